@@ -1,0 +1,1 @@
+"""The Controller's pure core: data and decisions, no I/O and no clock."""

@@ -1,0 +1,1 @@
+"""The NodeManager: owns one pod, its engine processes, guard lease and at-most-once apply."""

@@ -1,0 +1,1 @@
+"""Pure vocabulary that every part shares: no I/O, no clocks, no protobuf."""

@@ -1,0 +1,1 @@
+"""The hand-written half of the contract: errors, channel, server, tasks, logging."""

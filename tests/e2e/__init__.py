@@ -1,0 +1,1 @@
+"""Real processes: the acceptance matrix, with an evidence bundle each."""

@@ -1,0 +1,1 @@
+"""Real gRPC and HTTP between parts in one process."""

@@ -1,0 +1,1 @@
+"""Faithful fakes, real servers on port 0 and helpers that the tests share."""

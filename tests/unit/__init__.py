@@ -1,0 +1,1 @@
+"""One part at a time, mirroring the source tree."""
