@@ -1,0 +1,276 @@
+"""What the core and the strategies need from the world; adapters implement these (architecture.md section 2)."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from motor_ft.model.command import Command, ScaleDownPlan
+from motor_ft.model.engine import EngineObservation, Instruction, RankOutcome
+
+from controller.core.records import IdentityRecord, RuntimeRecord
+from controller.core.reports import Directive, Hello, Report, SoftwareFault, Welcome
+from controller.core.serving import ServingEvent, ServingInstance
+from controller.core.status import InstanceStatus
+
+
+class Clock(Protocol):
+    """Time for decisions and time for people."""
+
+    def now(self) -> float:
+        """Monotonic seconds; never wall clock."""
+        ...
+
+    def wall(self) -> float:
+        """Seconds since the epoch, for display only."""
+        ...
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Generic[T]):
+    """A record and the revision that the next write must name."""
+
+    record: T
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """All that a store holds. An unreadable row is reported in ``unreadable`` (instance id → why), the others load."""
+
+    identities: dict[int, Stored[IdentityRecord]]
+    runtimes: dict[int, Stored[RuntimeRecord]]
+    unreadable: dict[int, str]
+
+
+class Store(Protocol):
+    """Durable records of one Controller; what comes out is a copy, editing it changes nothing.
+
+    Every write is compare-and-set on the revision (0: must not exist yet) and on the leadership of this Controller.
+    A write raises FtError: ``STORE_CONFLICT`` (another revision is stored), ``NOT_LEADER``, or ``STORE_UNAVAILABLE``
+    (whether it was written is not known: the caller reads back, ``runtime``/``identity``, and compares).
+    """
+
+    async def lead(self, above: int = 0) -> int:
+        """Begin a term and return its epoch: larger than ``above`` and than every epoch before. May be called again."""
+        ...
+
+    async def next_instance_id(self) -> int:
+        """A number that was never returned before, from 1, on a durable counter."""
+        ...
+
+    async def load(self) -> Loaded:
+        """Everything."""
+        ...
+
+    async def runtime(self, instance_id: int) -> Stored[RuntimeRecord] | None:
+        """One runtime record, or None."""
+        ...
+
+    async def save_runtime(
+        self, instance_id: int, record: RuntimeRecord, expected: int
+    ) -> int:
+        """Write and return the new revision."""
+        ...
+
+    async def save_identity(self, record: IdentityRecord, expected: int) -> int:
+        """Write and return the new revision."""
+        ...
+
+    async def remove(self, instance_id: int) -> None:
+        """Forget both records of an instance; none is not an error."""
+        ...
+
+    async def close(self) -> None:
+        """Give up leadership and let go of files and connections; idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GuardGrant:
+    """A lease that a NodeManager holds for us."""
+
+    remaining_sec: float
+    dp_store_port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyOrder:
+    """What one NodeManager applies to its ranks."""
+
+    instruction: Instruction
+    ranks: tuple[int, ...]
+    removed: tuple[int, ...]
+    dp_master_ip: str
+    dp_store_port: int | None
+    plan_hash: str
+
+
+class NodeManagers(Protocol):
+    """Commands to NodeManagers by their ``host:port``. Every call has a deadline and raises FtError."""
+
+    async def guard(
+        self,
+        address: str,
+        command: Command,
+        lease_sec: float,
+        plan: ScaleDownPlan | None,
+    ) -> GuardGrant:
+        """Take or renew the lease."""
+        ...
+
+    async def status(
+        self, address: str, command: Command, ranks: Sequence[int]
+    ) -> tuple[EngineObservation, ...]:
+        """Read engines anew, in the asked order."""
+        ...
+
+    async def apply(
+        self, address: str, command: Command, order: ApplyOrder
+    ) -> tuple[RankOutcome, ...]:
+        """Tell engines once, outcomes in the order of the ranks. An FtError with OUTCOME_UNKNOWN may have been sent."""
+        ...
+
+    async def finalize(
+        self, address: str, command: Command, *, commit: bool, retired: Sequence[int]
+    ) -> None:
+        """End the transaction there."""
+        ...
+
+    async def stop(self, address: str, command: Command, reason: str) -> None:
+        """Stop the pod."""
+        ...
+
+    def watch(
+        self, address: str, command: Command, ranks: Sequence[int]
+    ) -> AsyncIterator[EngineObservation]:
+        """Readings as they change, until closed; raises FtError when the stream ends."""
+        ...
+
+    async def forget(self, address: str) -> None:
+        """Close the channel to a NodeManager that is gone."""
+        ...
+
+
+class Coordinator(Protocol):
+    """One Coordinator."""
+
+    @property
+    def name(self) -> str:
+        """For logs and metrics."""
+        ...
+
+    async def refresh(
+        self,
+        event: ServingEvent,
+        instances: Sequence[ServingInstance],
+        epoch: int,
+        revision: int,
+    ) -> None:
+        """Return when the Coordinator confirmed (an unknown instance in DEL counts as confirmed); raises FtError."""
+        ...
+
+    async def ready(self) -> bool:
+        """The Coordinator says that it serves normally; False also when it cannot be reached."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class ServingViews(Protocol):
+    """Where the pusher reads projections, at send time, and tells what was confirmed."""
+
+    def view(self, instance_id: int) -> ServingInstance | None:
+        """Projection of one instance now; None when it is not to be published."""
+        ...
+
+    def views(self) -> Sequence[ServingInstance]:
+        """Projections of all instances now."""
+        ...
+
+    def confirmed(self, instance_id: int, view: ServingInstance | None) -> None:
+        """All Coordinators hold exactly this view of the instance (None: withdrawn)."""
+        ...
+
+    def may_publish(self) -> bool:
+        """The leadership deadline has not passed; asked right before every send."""
+        ...
+
+
+class ServingPublisher(Protocol):
+    """Changes of the serving view for strategies."""
+
+    async def withdraw(self, instance_id: int, timeout_sec: float) -> bool:
+        """DEL what is published; True when every Coordinator confirmed within the time."""
+        ...
+
+    async def publish(self, instance_id: int, timeout_sec: float) -> bool:
+        """ADD the projection; True when every Coordinator confirmed within the time. False converges through SET."""
+        ...
+
+    def kick(self) -> None:
+        """Send SET to every Coordinator at once."""
+        ...
+
+
+class Attachment(Protocol):
+    """One open FaultReport stream as the FaultManager sees it."""
+
+    @property
+    def welcome(self) -> Welcome:
+        """What to answer to Hello."""
+        ...
+
+    async def deliver(self, sequence: int, report: Report) -> None:
+        """Return when the FaultManager has it (a duplicate too); raises FtError when it is refused."""
+        ...
+
+    def detach(self) -> None:
+        """The stream has ended."""
+        ...
+
+
+class Reports(Protocol):
+    """Entry of everything that reporters say."""
+
+    async def attach(
+        self, hello: Hello, send: Callable[[Directive | Welcome], None]
+    ) -> Attachment:
+        """Admit a reporter; ``send`` puts a message on its stream and never blocks. Raises FtError to refuse."""
+        ...
+
+    async def report_software_fault(self, fault: SoftwareFault) -> None:
+        """One fault over the unary RPC (RFC section 4.4); raises FtError when it is refused."""
+        ...
+
+
+class Instances(Protocol):
+    """Read side for clients."""
+
+    def get(self, instance_id: int) -> InstanceStatus | None:
+        """One instance, or None."""
+        ...
+
+    def all(self) -> Sequence[InstanceStatus]:
+        """All instances by ascending id."""
+        ...
+
+    def subscribe(self, limit: int) -> "Subscription":
+        """Changes from now on. A subscriber that falls more than ``limit`` changes behind is cut, never skipped."""
+        ...
+
+
+class Subscription(Protocol):
+    """Ordered changes; use as an async iterator and close it."""
+
+    def __aiter__(self) -> AsyncIterator[InstanceStatus]:
+        """Ends with FtError OVERLOADED when the subscriber was too slow."""
+        ...
+
+    def close(self) -> None:
+        """No more changes."""
+        ...

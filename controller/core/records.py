@@ -1,0 +1,45 @@
+"""The two durable records of an instance (recovery.md section 3): nothing else of a transaction is stored."""
+
+from dataclasses import dataclass, replace
+
+from motor_ft.model.topology import Registration, Role
+
+from controller.core.phases import Phase
+
+RECONFIGURATION = "instance_reconfiguration"
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeRecord:
+    """What survives a Controller restart of one instance's recovery."""
+
+    phase: Phase
+    generation: int
+    original_dp_ranks: tuple[int, ...]
+    dead_committed: tuple[int, ...] = ()
+    fallback_strategy: str = RECONFIGURATION
+
+    def __post_init__(self) -> None:
+        if self.phase is Phase.DISABLED:
+            raise ValueError("DISABLED is derived from the switches and never stored")
+
+    def at(self, phase: Phase) -> "RuntimeRecord":
+        """The same record in another phase; the caller checks the move."""
+        return replace(self, phase=phase)
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityRecord:
+    """Who the instance is: fixed at assembly, but for ``baseline`` (at READY) and ``superseded``/``ready``."""
+
+    instance_id: int
+    job_name: str
+    model_name: str
+    engine_type: str
+    role: Role
+    dp_size: int
+    tp_size: int
+    pods: tuple[Registration, ...]
+    ready: bool = False
+    baseline_dead: tuple[int, ...] = ()
+    deleted: bool = False
