@@ -407,8 +407,11 @@ class ListInstancesResponse(_message.Message):
 
     INSTANCES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    SCALE_DOWN_DISABLED_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """For the next page; empty on the last."""
+    scale_down_disabled: _builtins.bool
+    """Fault tolerance or scale-down is switched off: every phase is DISABLED, also where there is no instance yet."""
     @_builtins.property
     def instances(self) -> _containers.RepeatedCompositeFieldContainer[Global___Instance]:
         """Instances by ascending id."""
@@ -418,10 +421,11 @@ class ListInstancesResponse(_message.Message):
         *,
         instances: _abc.Iterable[Global___Instance] | None = ...,
         next_page_token: _builtins.str = ...,
+        scale_down_disabled: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instances", b"instances", "next_page_token", b"next_page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instances", b"instances", "next_page_token", b"next_page_token", "scale_down_disabled", b"scale_down_disabled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -655,3 +655,99 @@ class NotLeader(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NotLeader: _TypeAlias = NotLeader  # noqa: Y015
+
+@_typing.final
+class ReportSoftwareFaultRequest(_message.Message):
+    """One fault of one rank."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class AdditionalInfoEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    POD_IP_FIELD_NUMBER: _builtins.int
+    NODE_MANAGER_PORT_FIELD_NUMBER: _builtins.int
+    ENGINE_ID_FIELD_NUMBER: _builtins.int
+    ENGINE_STATUS_FIELD_NUMBER: _builtins.int
+    EXCEPTION_TYPE_FIELD_NUMBER: _builtins.int
+    EXCEPTION_MESSAGE_FIELD_NUMBER: _builtins.int
+    ADDITIONAL_INFO_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.int
+    """Instance that the pod belongs to; absent: the one that the pod is registered with."""
+    pod_ip: _builtins.str
+    """Address of the pod."""
+    node_manager_port: _builtins.int
+    """Port of the pod's NodeManager, as registered."""
+    engine_id: _builtins.int
+    """DP rank; original numbering."""
+    engine_status: _common_pb2.EngineStatus.ValueType
+    """HEALTHY, DEAD or UNHEALTHY."""
+    exception_type: _builtins.str
+    """Exception class that the reporter names; empty when it names none."""
+    exception_message: _builtins.str
+    """Text of the exception, for people."""
+    @_builtins.property
+    def additional_info(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Anything else that the reporter says, for people."""
+
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.int | None = ...,
+        pod_ip: _builtins.str = ...,
+        node_manager_port: _builtins.int = ...,
+        engine_id: _builtins.int = ...,
+        engine_status: _common_pb2.EngineStatus.ValueType = ...,
+        exception_type: _builtins.str = ...,
+        exception_message: _builtins.str = ...,
+        additional_info: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_instance_id", b"_instance_id", "instance_id", b"instance_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_instance_id", b"_instance_id", "additional_info", b"additional_info", "engine_id", b"engine_id", "engine_status", b"engine_status", "exception_message", b"exception_message", "exception_type", b"exception_type", "instance_id", b"instance_id", "node_manager_port", b"node_manager_port", "pod_ip", b"pod_ip"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__instance_id: _TypeAlias = _typing.Literal["instance_id"]  # noqa: Y015
+    _WhichOneofArgType__instance_id: _TypeAlias = _typing.Literal["_instance_id", b"_instance_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__instance_id) -> _WhichOneofReturnType__instance_id | None: ...
+
+Global___ReportSoftwareFaultRequest: _TypeAlias = ReportSoftwareFaultRequest  # noqa: Y015
+
+@_typing.final
+class ReportSoftwareFaultResponse(_message.Message):
+    """The report was processed; a refused one is an error with its reason."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    accepted: _builtins.bool
+    """The FaultManager has it; false when fault tolerance is switched off and nothing was recorded."""
+    def __init__(
+        self,
+        *,
+        accepted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportSoftwareFaultResponse: _TypeAlias = ReportSoftwareFaultResponse  # noqa: Y015

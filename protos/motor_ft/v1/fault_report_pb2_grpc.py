@@ -40,6 +40,11 @@ class FaultReportServiceStub(object):
                 request_serializer=motor__ft_dot_v1_dot_fault__report__pb2.FaultReportRequest.SerializeToString,
                 response_deserializer=motor__ft_dot_v1_dot_fault__report__pb2.FaultReportResponse.FromString,
                 _registered_method=True)
+        self.ReportSoftwareFault = channel.unary_unary(
+                '/motor_ft.v1.FaultReportService/ReportSoftwareFault',
+                request_serializer=motor__ft_dot_v1_dot_fault__report__pb2.ReportSoftwareFaultRequest.SerializeToString,
+                response_deserializer=motor__ft_dot_v1_dot_fault__report__pb2.ReportSoftwareFaultResponse.FromString,
+                _registered_method=True)
 
 
 class FaultReportServiceServicer(object):
@@ -53,6 +58,14 @@ class FaultReportServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportSoftwareFault(self, request, context):
+        """One fault of one rank, from a reporter that keeps no stream (RFC section 4.4, `POST /controller/report_software_fault`).
+        Only for a pod that is registered; what its own NodeManager reports is newer evidence like any other.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FaultReportServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +73,11 @@ def add_FaultReportServiceServicer_to_server(servicer, server):
                     servicer.FaultReport,
                     request_deserializer=motor__ft_dot_v1_dot_fault__report__pb2.FaultReportRequest.FromString,
                     response_serializer=motor__ft_dot_v1_dot_fault__report__pb2.FaultReportResponse.SerializeToString,
+            ),
+            'ReportSoftwareFault': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportSoftwareFault,
+                    request_deserializer=motor__ft_dot_v1_dot_fault__report__pb2.ReportSoftwareFaultRequest.FromString,
+                    response_serializer=motor__ft_dot_v1_dot_fault__report__pb2.ReportSoftwareFaultResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +108,33 @@ class FaultReportService(object):
             '/motor_ft.v1.FaultReportService/FaultReport',
             motor__ft_dot_v1_dot_fault__report__pb2.FaultReportRequest.SerializeToString,
             motor__ft_dot_v1_dot_fault__report__pb2.FaultReportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportSoftwareFault(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/motor_ft.v1.FaultReportService/ReportSoftwareFault',
+            motor__ft_dot_v1_dot_fault__report__pb2.ReportSoftwareFaultRequest.SerializeToString,
+            motor__ft_dot_v1_dot_fault__report__pb2.ReportSoftwareFaultResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,10 @@ class FaultReportServiceStub:
     def __new__(cls, channel: _aio.Channel) -> FaultReportServiceAsyncStub: ...
     FaultReport: _grpc.StreamStreamMultiCallable[_fault_report_pb2.FaultReportRequest, _fault_report_pb2.FaultReportResponse]
     """Hello first, then everything else. Sequences are acknowledged when the FaultManager has them."""
+    ReportSoftwareFault: _grpc.UnaryUnaryMultiCallable[_fault_report_pb2.ReportSoftwareFaultRequest, _fault_report_pb2.ReportSoftwareFaultResponse]
+    """One fault of one rank, from a reporter that keeps no stream (RFC section 4.4, `POST /controller/report_software_fault`).
+    Only for a pod that is registered; what its own NodeManager reports is newer evidence like any other.
+    """
 
 @_typing.type_check_only
 class FaultReportServiceAsyncStub(FaultReportServiceStub):
@@ -43,6 +47,10 @@ class FaultReportServiceAsyncStub(FaultReportServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     FaultReport: _aio.StreamStreamMultiCallable[_fault_report_pb2.FaultReportRequest, _fault_report_pb2.FaultReportResponse]  # type: ignore[assignment]
     """Hello first, then everything else. Sequences are acknowledged when the FaultManager has them."""
+    ReportSoftwareFault: _aio.UnaryUnaryMultiCallable[_fault_report_pb2.ReportSoftwareFaultRequest, _fault_report_pb2.ReportSoftwareFaultResponse]  # type: ignore[assignment]
+    """One fault of one rank, from a reporter that keeps no stream (RFC section 4.4, `POST /controller/report_software_fault`).
+    Only for a pod that is registered; what its own NodeManager reports is newer evidence like any other.
+    """
 
 class FaultReportServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by the Controller; called by NodeManagers and hardware adapters."""
@@ -54,5 +62,15 @@ class FaultReportServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_fault_report_pb2.FaultReportResponse], _abc.AsyncIterator[_fault_report_pb2.FaultReportResponse]]:
         """Hello first, then everything else. Sequences are acknowledged when the FaultManager has them."""
+
+    @_abc_1.abstractmethod
+    def ReportSoftwareFault(
+        self,
+        request: _fault_report_pb2.ReportSoftwareFaultRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fault_report_pb2.ReportSoftwareFaultResponse, _abc.Awaitable[_fault_report_pb2.ReportSoftwareFaultResponse]]:
+        """One fault of one rank, from a reporter that keeps no stream (RFC section 4.4, `POST /controller/report_software_fault`).
+        Only for a pod that is registered; what its own NodeManager reports is newer evidence like any other.
+        """
 
 def add_FaultReportServiceServicer_to_server(servicer: FaultReportServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
