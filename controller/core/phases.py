@@ -52,9 +52,7 @@ WINDOW = frozenset(
 )
 """The transaction window: partial-loss handling is suppressed in it."""
 
-INTERRUPTED = frozenset(
-    {Phase.DECIDING, Phase.WAITING_ENGINE_FAULT, Phase.SCALING_DOWN}
-)
+INTERRUPTED = frozenset({Phase.DECIDING, Phase.WAITING_ENGINE_FAULT, Phase.SCALING_DOWN})
 
 
 class IllegalMoveError(RuntimeError):

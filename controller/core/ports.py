@@ -4,13 +4,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from motor_ft.model.command import Command, ScaleDownPlan
-from motor_ft.model.engine import EngineObservation, Instruction, RankOutcome
-
 from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.core.reports import Directive, Hello, Report, SoftwareFault, Welcome
 from controller.core.serving import ServingEvent, ServingInstance
 from controller.core.status import InstanceStatus
+from motor_ft.model.command import Command, ScaleDownPlan
+from motor_ft.model.engine import EngineObservation, Instruction, RankOutcome
 
 
 class Clock(Protocol):
@@ -69,9 +68,7 @@ class Store(Protocol):
         """One runtime record, or None."""
         ...
 
-    async def save_runtime(
-        self, instance_id: int, record: RuntimeRecord, expected: int
-    ) -> int:
+    async def save_runtime(self, instance_id: int, record: RuntimeRecord, expected: int) -> int:
         """Write and return the new revision."""
         ...
 
@@ -121,21 +118,15 @@ class NodeManagers(Protocol):
         """Take or renew the lease."""
         ...
 
-    async def status(
-        self, address: str, command: Command, ranks: Sequence[int]
-    ) -> tuple[EngineObservation, ...]:
+    async def status(self, address: str, command: Command, ranks: Sequence[int]) -> tuple[EngineObservation, ...]:
         """Read engines anew, in the asked order."""
         ...
 
-    async def apply(
-        self, address: str, command: Command, order: ApplyOrder
-    ) -> tuple[RankOutcome, ...]:
+    async def apply(self, address: str, command: Command, order: ApplyOrder) -> tuple[RankOutcome, ...]:
         """Tell engines once, outcomes in the order of the ranks. An FtError with OUTCOME_UNKNOWN may have been sent."""
         ...
 
-    async def finalize(
-        self, address: str, command: Command, *, commit: bool, retired: Sequence[int]
-    ) -> None:
+    async def finalize(self, address: str, command: Command, *, commit: bool, retired: Sequence[int]) -> None:
         """End the transaction there."""
         ...
 
@@ -143,9 +134,7 @@ class NodeManagers(Protocol):
         """Stop the pod."""
         ...
 
-    def watch(
-        self, address: str, command: Command, ranks: Sequence[int]
-    ) -> AsyncIterator[EngineObservation]:
+    def watch(self, address: str, command: Command, ranks: Sequence[int]) -> AsyncIterator[EngineObservation]:
         """Readings as they change, until closed; raises FtError when the stream ends."""
         ...
 
@@ -237,9 +226,7 @@ class Attachment(Protocol):
 class Reports(Protocol):
     """Entry of everything that reporters say."""
 
-    async def attach(
-        self, hello: Hello, send: Callable[[Directive | Welcome], None]
-    ) -> Attachment:
+    async def attach(self, hello: Hello, send: Callable[[Directive | Welcome], None]) -> Attachment:
         """Admit a reporter; ``send`` puts a message on its stream and never blocks. Raises FtError to refuse."""
         ...
 

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from motor_ft.model.topology import Registration, Role
-
 from controller.core.phases import Phase
+from motor_ft.model.topology import Registration, Role
 
 RECONFIGURATION = "instance_reconfiguration"
 

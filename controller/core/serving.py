@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from motor_ft.model.topology import Endpoint, Role
-
 from controller.core.phases import STABLE, Phase
 from controller.core.records import IdentityRecord
+from motor_ft.model.topology import Endpoint, Role
 
 
 class ServingEvent(StrEnum):
@@ -42,9 +41,7 @@ class ServingInstance:
 
     def ranks(self) -> frozenset[int]:
         """Ranks that the view names."""
-        return frozenset(
-            endpoint.rank for pod in self.pods for endpoint in pod.endpoints
-        )
+        return frozenset(endpoint.rank for pod in self.pods for endpoint in pod.endpoints)
 
 
 def project(
@@ -59,19 +56,12 @@ def project(
     Withdrawn, not ready, deleted or RECONFIGURING: nothing. Otherwise every endpoint of an active rank; pods without
     one vanish.
     """
-    if (
-        withdrawn
-        or identity.deleted
-        or not identity.ready
-        or phase is Phase.RECONFIGURING
-    ):
+    if withdrawn or identity.deleted or not identity.ready or phase is Phase.RECONFIGURING:
         return None
     dead = frozenset(dead_committed)
     pods = []
     for pod in identity.pods:
-        alive = tuple(
-            endpoint for endpoint in pod.endpoints if endpoint.rank not in dead
-        )
+        alive = tuple(endpoint for endpoint in pod.endpoints if endpoint.rank not in dead)
         if alive:
             pods.append(ServingPod(pod.pod_ip, _port(pod.node_manager_address), alive))
     if not pods:

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from motor_ft.model.engine import EngineStatus
-from motor_ft.model.topology import Endpoint, Role
-
 from controller.core.gate import GateResult
 from controller.core.phases import Phase
+from motor_ft.model.engine import EngineStatus
+from motor_ft.model.topology import Endpoint, Role
 
 
 class InstanceState(StrEnum):

@@ -1,0 +1,133 @@
+"""From evidence to an action: one pure function, the first row that fits (recovery.md section 4, RFC section 4.3)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from controller.core.phases import STABLE, Phase
+
+
+class Action(StrEnum):
+    """What to do with an instance."""
+
+    NONE = "none"
+    WAIT = "wait"
+    DP_SCALE_DOWN = "dp_scale_down"
+    INSTANCE_RECONFIGURATION = "instance_reconfiguration"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that a decision may look at. ``unhealthy`` and ``dead`` are parts of ``active``; times are monotonic."""
+
+    phase: Phase
+    ready: bool
+    strategy: str | None
+    automation_stopped: bool
+    superseded: bool
+    scale_down_enabled: bool
+    active: frozenset[int]
+    unhealthy: frozenset[int]
+    dead: frozenset[int]
+    collecting_since: float | None
+    collection_timeout_sec: float
+
+    @property
+    def complete(self) -> bool:
+        """Every active rank is either U or D."""
+        return self.unhealthy | self.dead == self.active
+
+    @property
+    def deadline(self) -> float | None:
+        """When the collection is over: at exactly this time it is."""
+        return None if self.collecting_since is None else self.collecting_since + self.collection_timeout_sec
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An action, why, and when to look again (monotonic; None when only new evidence can change it)."""
+
+    action: Action
+    reason: str
+    row: str
+    look_again: float | None = None
+
+
+Row = Callable[[Snapshot, float], Decision | None]
+
+
+def decide(snapshot: Snapshot, now: float) -> Decision:
+    """The first row that fits decides."""
+    for row in ROWS:
+        decision = row(snapshot, now)
+        if decision is not None:
+            return decision
+    raise AssertionError("the last row fits everything")
+
+
+def _blocked(snapshot: Snapshot, now: float) -> Decision | None:
+    blocks = {
+        f"strategy {snapshot.strategy} runs": snapshot.strategy is not None,
+        f"phase is {snapshot.phase}": snapshot.phase not in STABLE,
+        "automation is stopped": snapshot.automation_stopped,
+        "superseded by a newer instance of the job": snapshot.superseded,
+        "the instance was never ready": not snapshot.ready,
+    }
+    why = [text for text, blocked in blocks.items() if blocked]
+    return Decision(Action.NONE, "; ".join(why), "00") if why else None
+
+
+def _no_evidence(snapshot: Snapshot, now: float) -> Decision | None:
+    if snapshot.unhealthy or snapshot.dead:
+        return None
+    return Decision(Action.NONE, "no active rank is UNHEALTHY or DEAD", "10")
+
+
+def _feature_off(snapshot: Snapshot, now: float) -> Decision | None:
+    if snapshot.scale_down_enabled:
+        return None
+    return Decision(Action.NONE, "DP scale-down is switched off", "off")
+
+
+def _all_unhealthy(snapshot: Snapshot, now: float) -> Decision | None:
+    if snapshot.dead or not snapshot.complete:
+        return None
+    return _collect(snapshot, now, "every active rank is UNHEALTHY and none is DEAD", "5")
+
+
+def _all_dead(snapshot: Snapshot, now: float) -> Decision | None:
+    if snapshot.dead != snapshot.active:
+        return None
+    return Decision(Action.INSTANCE_RECONFIGURATION, "every active rank is DEAD", "7")
+
+
+def _unhealthy_and_dead(snapshot: Snapshot, now: float) -> Decision | None:
+    if not (snapshot.unhealthy and snapshot.dead and snapshot.complete):
+        return None
+    text = f"DEAD {sorted(snapshot.dead)}, UNHEALTHY {sorted(snapshot.unhealthy)}: complete"
+    return Decision(Action.DP_SCALE_DOWN, text, "6")
+
+
+def _incomplete(snapshot: Snapshot, now: float) -> Decision | None:
+    silent = sorted(snapshot.active - snapshot.unhealthy - snapshot.dead)
+    return _collect(snapshot, now, f"ranks {silent} are neither UNHEALTHY nor DEAD", "8")
+
+
+def _collect(snapshot: Snapshot, now: float, text: str, row: str) -> Decision:
+    deadline = snapshot.deadline
+    if deadline is not None and now >= deadline:
+        why = f"{text}, and the collection of {snapshot.collection_timeout_sec:g} s is over"
+        return Decision(Action.INSTANCE_RECONFIGURATION, why, "9" if row == "8" else row)
+    return Decision(Action.WAIT, text, row, deadline)
+
+
+ROWS: tuple[Row, ...] = (
+    _blocked,
+    _no_evidence,
+    _feature_off,
+    _all_unhealthy,
+    _unhealthy_and_dead,
+    _all_dead,
+    _incomplete,
+)
+"""Rows of recovery.md section 4 in their order; rows 0 to 4 (special strategies and hardware) stand before row 5."""

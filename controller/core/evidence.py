@@ -1,0 +1,171 @@
+"""What is known of every rank, and since when (recovery.md section 2). All times are monotonic seconds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from controller.core.reports import EngineFault, EngineHealthy, ProcessDeath
+from motor_ft.model.engine import EngineObservation, EngineStatus, EvidenceSource
+
+FAULTY = frozenset({EngineStatus.UNHEALTHY, EngineStatus.DEAD})
+
+
+@dataclass(frozen=True, slots=True)
+class RankEvidence:
+    """One slot.
+
+    ``reading`` is the newest U or D that an engine reading gave; ``exited`` says that a process of this incarnation
+    ended, which no reading takes back. ``shown`` is the last status seen, for people. The first-seen times outlive a
+    change between U and D and end with HEALTHY or a new incarnation.
+    """
+
+    incarnation: str = ""
+    shown: EngineStatus = EngineStatus.UNKNOWN
+    reading: EngineStatus | None = None
+    source: EvidenceSource | None = None
+    exited: bool = False
+    first_unhealthy: float | None = None
+    first_dead: float | None = None
+    detail: str = ""
+
+    @property
+    def status(self) -> EngineStatus | None:
+        """``DEAD``, ``UNHEALTHY`` or None; a process exit is stronger than every reading."""
+        return EngineStatus.DEAD if self.exited else self.reading
+
+    @property
+    def dead_source(self) -> EvidenceSource | None:
+        """Strongest source of D, or None when the rank is not D."""
+        if self.exited:
+            return EvidenceSource.PROCESS_EXIT
+        return self.source if self.reading is EngineStatus.DEAD else None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All slots of one instance and the begin of the collection (None while nothing is collected)."""
+
+    ranks: Mapping[int, RankEvidence] = field(default_factory=dict)
+    ignored: frozenset[int] = frozenset()
+    collecting_since: float | None = None
+
+    def slot(self, rank: int) -> RankEvidence:
+        """The slot of a rank; an empty one when nothing is known."""
+        return self.ranks.get(rank, RankEvidence())
+
+    def with_status(self, status: EngineStatus) -> frozenset[int]:
+        """Ranks that count as ``status`` for a decision."""
+        return frozenset(
+            rank for rank, slot in self.ranks.items() if slot.status is status and rank not in self.ignored
+        )
+
+    @property
+    def unhealthy(self) -> frozenset[int]:
+        """U: may receive apply."""
+        return self.with_status(EngineStatus.UNHEALTHY)
+
+    @property
+    def dead(self) -> frozenset[int]:
+        """D: the only authority to remove a rank."""
+        return self.with_status(EngineStatus.DEAD)
+
+    def shown(self) -> dict[int, EngineStatus]:
+        """Last status of every known rank, for people."""
+        return {rank: EngineStatus.DEAD if slot.exited else slot.shown for rank, slot in sorted(self.ranks.items())}
+
+
+def on_fault(evidence: Evidence, fault: EngineFault, now: float) -> Evidence:
+    """A reading that is not healthy. Without a source it is shown and changes no evidence."""
+    seen = fault.observation
+    slot = _same_engine(evidence.slot(seen.rank), seen.incarnation)
+    slot = replace(slot, shown=seen.status, detail=seen.detail or seen.fault_info)
+    if fault.source is not None and seen.status in FAULTY:
+        since = now - max(0.0, fault.age_sec)
+        slot = replace(slot, reading=seen.status, source=fault.source)
+        slot = _first_seen(slot, seen.status, since)
+    return _with(evidence, seen.rank, slot, now)
+
+
+def on_healthy(evidence: Evidence, healthy: EngineHealthy, now: float) -> Evidence:
+    """HEALTHY takes back U and D of readings of the same incarnation, never a process exit."""
+    seen = healthy.observation
+    slot = _same_engine(evidence.slot(seen.rank), seen.incarnation)
+    slot = replace(slot, shown=seen.status, reading=None, source=None, detail="", first_unhealthy=None)
+    if not slot.exited:
+        slot = replace(slot, first_dead=None)
+        evidence = replace(evidence, ignored=evidence.ignored - {seen.rank})
+    return _with(evidence, seen.rank, slot, now)
+
+
+def on_death(evidence: Evidence, death: ProcessDeath, now: float) -> Evidence:
+    """A process of the engine ended: D until a new instance."""
+    slot = evidence.slot(death.rank)
+    slot = _first_seen(slot, EngineStatus.DEAD, now - max(0.0, death.age_sec))
+    slot = replace(slot, exited=True, detail=death.detail, incarnation=slot.incarnation or death.incarnation)
+    return _with(evidence, death.rank, slot, now)
+
+
+def on_incarnation(evidence: Evidence, rank: int, incarnation: str, now: float) -> Evidence:
+    """The engine that a pod has registered now. Another one than before has lost its place: D."""
+    slot = evidence.slot(rank)
+    if not incarnation or slot.incarnation == incarnation:
+        return evidence
+    return _with(evidence, rank, _same_engine(slot, incarnation, now), now)
+
+
+def forget(evidence: Evidence, ranks: frozenset[int], now: float) -> Evidence:
+    """Drop the slots of ranks that are gone for good."""
+    kept = {rank: slot for rank, slot in evidence.ranks.items() if rank not in ranks}
+    return _collect(replace(evidence, ranks=kept, ignored=evidence.ignored - ranks), now)
+
+
+def strategy_ended(evidence: Evidence, now: float) -> Evidence:
+    """A strategy has ended: what is still there is collected anew."""
+    return _collect(replace(evidence, collecting_since=None), now)
+
+
+def as_baseline(evidence: Evidence, now: float) -> Evidence:
+    """READY: faults that are there already start nothing until they clear and return."""
+    return _collect(replace(evidence, ignored=evidence.unhealthy | evidence.dead), now)
+
+
+def survivor_seen_unhealthy(evidence: Evidence, ranks: frozenset[int]) -> dict[int, float]:
+    """First U of each rank of ``ranks`` that is U; the engine's recovery window runs from there."""
+    times = {rank: evidence.slot(rank).first_unhealthy for rank in ranks & evidence.unhealthy}
+    return {rank: since for rank, since in times.items() if since is not None}
+
+
+def observation_is_evidence(seen: EngineObservation) -> EvidenceSource | None:
+    """Source of an engine's own word, None when it is no evidence."""
+    return EvidenceSource.ENGINE_REPORTED if seen.status in FAULTY else None
+
+
+def _same_engine(slot: RankEvidence, incarnation: str, now: float | None = None) -> RankEvidence:
+    """The slot for a reading of ``incarnation``: a changed one means that the engine was restarted behind our back."""
+    if not slot.incarnation or not incarnation or slot.incarnation == incarnation:
+        return replace(slot, incarnation=incarnation or slot.incarnation)
+    first_dead = slot.first_dead if slot.first_dead is not None else now
+    return RankEvidence(
+        incarnation=incarnation,
+        exited=True,
+        first_dead=first_dead,
+        detail=f"engine {slot.incarnation} was replaced by {incarnation}",
+    )
+
+
+def _first_seen(slot: RankEvidence, status: EngineStatus, since: float) -> RankEvidence:
+    if status is EngineStatus.DEAD:
+        return slot if slot.first_dead is not None else replace(slot, first_dead=since)
+    return slot if slot.first_unhealthy is not None else replace(slot, first_unhealthy=since)
+
+
+def _with(evidence: Evidence, rank: int, slot: RankEvidence, now: float) -> Evidence:
+    if slot.exited and slot.first_dead is None:
+        slot = replace(slot, first_dead=now)
+    return _collect(replace(evidence, ranks={**evidence.ranks, rank: slot}), now)
+
+
+def _collect(evidence: Evidence, now: float) -> Evidence:
+    """The collection starts with the first U or D, is not extended, and ends when none is left."""
+    if not (evidence.unhealthy or evidence.dead):
+        return replace(evidence, collecting_since=None)
+    return evidence if evidence.collecting_since is not None else replace(evidence, collecting_since=now)

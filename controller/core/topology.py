@@ -1,0 +1,64 @@
+"""Who takes part in a transaction: pods, their ranks, fail closed on anything incomplete (RFC section 5, step 3)."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from motor_ft.model.topology import Registration
+
+
+class TopologyError(Exception):
+    """The topology does not say for every active rank where it serves and who commands it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """One NodeManager of a transaction. ``survivors`` are routable and get status and apply; ``removed`` are the
+    ranks that this pod retires, headless ones included. A pod with neither is only guarded and finalized."""
+
+    pod_name: str
+    address: str
+    survivors: tuple[int, ...]
+    removed: tuple[int, ...]
+
+
+def resolve(pods: Iterable[Registration], active: frozenset[int], removed: frozenset[int]) -> tuple[Participant, ...]:
+    """Group the pods that own an endpoint of an active rank; ``removed`` is the part of ``active`` that goes.
+
+    Raises TopologyError unless every active rank has exactly one routable endpoint, and every pod one address.
+    """
+    known = [pod for pod in pods if any(endpoint.rank in active for endpoint in pod.endpoints)]
+    routable = Counter(
+        endpoint.rank
+        for pod in known
+        for endpoint in pod.endpoints
+        if endpoint.rank in active and not endpoint.headless
+    )
+    if missing := sorted(active - routable.keys()):
+        raise TopologyError(f"ranks {missing} have no routable endpoint")
+    if doubled := sorted(rank for rank, count in routable.items() if count > 1):
+        raise TopologyError(f"ranks {doubled} have more than one routable endpoint")
+    addresses = Counter(pod.node_manager_address for pod in known)
+    if shared := sorted(address for address, count in addresses.items() if count > 1 or not address):
+        raise TopologyError(f"NodeManager addresses {shared} are missing or used by several pods")
+    return tuple(_participant(pod, active, removed) for pod in known)
+
+
+def endpoint_ip(pods: Iterable[Registration], rank: int) -> str:
+    """Address of the routable endpoint of a rank; raises TopologyError when there is none."""
+    for pod in pods:
+        for endpoint in pod.endpoints:
+            if endpoint.rank == rank and not endpoint.headless:
+                return endpoint.ip
+    raise TopologyError(f"rank {rank} has no routable endpoint")
+
+
+def _participant(pod: Registration, active: frozenset[int], removed: frozenset[int]) -> Participant:
+    own = {endpoint.rank for endpoint in pod.endpoints} & active
+    routable = {endpoint.rank for endpoint in pod.endpoints if not endpoint.headless} & active
+    return Participant(
+        pod_name=pod.pod_name,
+        address=pod.node_manager_address,
+        survivors=tuple(sorted(routable - removed)),
+        removed=tuple(sorted(own & removed)),
+    )
