@@ -90,8 +90,7 @@ def plan_to_pb(plan: ScaleDownPlan) -> common_pb2.ScaleDownPlan:
     return common_pb2.ScaleDownPlan(
         removed_dp_ranks=plan.removed,
         survivors=[
-            common_pb2.Survivor(dp_rank=rank, engine_incarnation=incarnation)
-            for rank, incarnation in plan.survivors
+            common_pb2.Survivor(dp_rank=rank, engine_incarnation=incarnation) for rank, incarnation in plan.survivors
         ],
         plan_hash=plan.plan_hash,
     )
@@ -125,9 +124,7 @@ def observation_to_pb(observation: EngineObservation) -> common_pb2.EngineObserv
     )
 
 
-def observation_from_pb(
-    message: common_pb2.EngineObservation, path: str = "observation"
-) -> EngineObservation:
+def observation_from_pb(message: common_pb2.EngineObservation, path: str = "observation") -> EngineObservation:
     """Read one reading; its status is UNKNOWN exactly when it has a problem."""
     status = ENGINE_STATUS.from_pb(message.status, f"{path}.status")
     problem = PROBLEM.from_pb(message.problem, f"{path}.problem")
@@ -177,9 +174,7 @@ def endpoint_to_pb(endpoint: Endpoint) -> common_pb2.Endpoint:
         ip=endpoint.ip,
         business_port=endpoint.business_port,
         headless=endpoint.headless,
-        devices=[
-            common_pb2.Device(device_id=card.device_id, device_ip=card.device_ip) for card in endpoint.devices
-        ],
+        devices=[common_pb2.Device(device_id=card.device_id, device_ip=card.device_ip) for card in endpoint.devices],
         engine_incarnation=endpoint.incarnation,
     )
 
@@ -260,8 +255,7 @@ def registration_from_pb(
         demand(getattr(message, field) > 0, f"{path}.{field}", "must be positive")
     demand(0 <= message.rest_port < 65536, f"{path}.rest_port", "must be 0 to 65535")
     endpoints = tuple(
-        endpoint_from_pb(endpoint, f"{path}.endpoints[{index}]")
-        for index, endpoint in enumerate(message.endpoints)
+        endpoint_from_pb(endpoint, f"{path}.endpoints[{index}]") for index, endpoint in enumerate(message.endpoints)
     )
     ranks = [endpoint.rank for endpoint in endpoints]
     demand(bool(ranks), f"{path}.endpoints", "must name at least one endpoint")

@@ -1,13 +1,14 @@
 """Enums of the vocabulary and their wire values."""
 
 from enum import StrEnum
-from typing import Generic, TypeVar
-
-from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from motor_ft.model import engine, topology
 from motor_ft.model.errors import FieldError
 from motor_ft.v1 import common_pb2, engine_pb2
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
 
 M = TypeVar("M", bound=StrEnum)
 V = TypeVar("V", bound=int)
