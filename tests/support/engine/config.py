@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 
@@ -45,6 +45,10 @@ class Timings:
     stale_gap: float = 0.0
     """Between the 202 and the first patch of the cached entry, dialect (b)."""
     completion: float = 0.05
+
+    def flags(self) -> list[str]:
+        """These timings as flags of `tests.support.engine.group_server`."""
+        return [f"--{f.name.replace('_', '-')}={getattr(self, f.name)}" for f in fields(self)]
 
 
 FAST = Timings(

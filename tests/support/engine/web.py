@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -19,33 +20,46 @@ class RankServer:
         self._serve = serve
         self.host = host
         self.port = port
+        self._socket: socket.socket | None = None
         self._runner: web.AppRunner | None = None
 
     @property
     def url(self) -> str:
         return f"http://{self.host}:{self.port}"
 
+    def reserve(self) -> None:
+        """Bind without listening, as an API server does before its engine is up; OSError if taken."""
+        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((self.host, self.port))
+        except OSError:
+            bound.close()
+            raise
+        self._socket = bound
+        self.port = bound.getsockname()[1]
+
     async def start(self) -> None:
         """Listen; raises OSError when the port is taken. Nothing happens if it listens already."""
         if self._runner is not None:
             return
+        if self._socket is None:
+            self.reserve()
+        assert self._socket is not None
         app = web.Application(client_max_size=16 * 2**20)
         app.router.add_route("*", "/{path:.*}", self._handle)
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_LINGER)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, self.host, self.port).start()
-        except OSError:
-            await runner.cleanup()
-            raise
-        self._runner = runner
-        self.port = runner.addresses[0][1]
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_LINGER)
+        await self._runner.setup()
+        await web.SockSite(self._runner, self._socket).start()
 
     async def stop(self) -> None:
         """Refuse connections from now on."""
         runner, self._runner = self._runner, None
+        bound, self._socket = self._socket, None
         if runner is not None:
             await runner.cleanup()
+        if bound is not None:
+            bound.close()
 
     async def _handle(self, request: web.Request) -> web.Response:
         headers = {name.lower(): value for name, value in request.headers.items()}
