@@ -1,0 +1,73 @@
+"""Stored form of a record: JSON in an envelope that names the version of the record's fields."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+import msgspec
+
+from controller.core.ports import Loaded, Stored
+from controller.core.records import IdentityRecord, RuntimeRecord
+
+VERSION = 1
+
+RecordT = TypeVar("RecordT", IdentityRecord, RuntimeRecord)
+
+
+class Kind(StrEnum):
+    """The two records of an instance."""
+
+    IDENTITY = "identity"
+    RUNTIME = "runtime"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One stored record."""
+
+    kind: Kind
+    instance_id: int
+    revision: int
+    body: bytes
+
+
+class UnreadableError(Exception):
+    """A stored body is damaged, or was written by a version that this one does not know."""
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    version: int
+    record: msgspec.Raw
+
+
+def encode(record: IdentityRecord | RuntimeRecord) -> bytes:
+    """Return the body to store."""
+    return msgspec.json.encode(_Envelope(VERSION, msgspec.Raw(msgspec.json.encode(record))))
+
+
+def decode(body: bytes, schema: type[RecordT]) -> RecordT:
+    """Read a body; raises UnreadableError."""
+    try:
+        envelope = msgspec.json.decode(body, type=_Envelope)
+        if envelope.version != VERSION:
+            raise UnreadableError(f"is of version {envelope.version}, this Controller knows {VERSION}")
+        return msgspec.json.decode(envelope.record, type=schema)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnreadableError(str(error)) from error
+
+
+def gather(rows: Iterable[Row]) -> Loaded:
+    """Read all rows; what cannot be read is reported and does not keep the others from loading."""
+    loaded = Loaded({}, {}, {})
+    for row in rows:
+        try:
+            if row.kind is Kind.IDENTITY:
+                identity = decode(row.body, IdentityRecord)
+                loaded.identities[row.instance_id] = Stored(identity, row.revision)
+            else:
+                runtime = decode(row.body, RuntimeRecord)
+                loaded.runtimes[row.instance_id] = Stored(runtime, row.revision)
+        except UnreadableError as error:
+            loaded.unreadable[row.instance_id] = f"{row.kind} record {error}"
+    return loaded

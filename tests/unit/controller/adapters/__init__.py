@@ -1,0 +1,1 @@
+"""Adapters of the Controller, without a peer."""

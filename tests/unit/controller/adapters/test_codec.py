@@ -1,0 +1,45 @@
+"""The stored form of records."""
+
+import json
+
+import pytest
+
+from controller.core.phases import Phase
+from controller.core.records import RuntimeRecord
+from controller.store.codec import UnreadableError, decode, encode
+
+RUNTIME = RuntimeRecord(Phase.SCALED_DOWN_RUNNING, 3, (0, 1, 2), dead_committed=(1,))
+
+
+def test_only_the_durable_fields_of_a_runtime_are_stored() -> None:
+    """Nothing else of a transaction survives a restart (recovery.md section 3)."""
+    assert json.loads(encode(RUNTIME)) == {
+        "version": 1,
+        "record": {
+            "phase": "SCALED_DOWN_RUNNING",
+            "generation": 3,
+            "original_dp_ranks": [0, 1, 2],
+            "dead_committed": [1],
+            "fallback_strategy": "instance_reconfiguration",
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b'{"version":1}',
+        b'{"version":"1","record":{}}',
+        b'{"version":1,"record":{"phase":"NORMAL"}}',
+        b'{"version":1,"record":{"phase":"ASLEEP","generation":1,"original_dp_ranks":[0]}}',
+        b'{"version":1,"record":{"phase":"DISABLED","generation":1,"original_dp_ranks":[0]}}',
+        b'{"version":1,"record":{"phase":"NORMAL","generation":true,"original_dp_ranks":[0]}}',
+        b'{"version":1,"record":{"phase":"NORMAL","generation":1,"original_dp_ranks":["\xff"]}}',
+    ],
+)
+def test_a_damaged_body_is_unreadable_never_guessed(body: bytes) -> None:
+    with pytest.raises(UnreadableError):
+        decode(body, RuntimeRecord)
