@@ -1,0 +1,112 @@
+"""What is told to engines, at most once for each request id and engine (recovery.md section 8)."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from motor_ft.model.command import Command, ScaleDownPlan
+from motor_ft.model.engine import ApplyOutcome, Instruction, RankOutcome
+from motor_ft.model.errors import FieldError, FtError, Reason
+
+KEPT_RECORDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyOrder:
+    """One instruction to some ranks of this pod; ``dp_store_port`` None: derived from the base port."""
+
+    instruction: Instruction
+    ranks: tuple[int, ...]
+    removed: tuple[int, ...] = ()
+    dp_master_ip: str = ""
+    dp_store_port: int | None = None
+    plan_hash: str = ""
+
+    def fingerprint(self) -> str:
+        """SHA-256 over everything that a repeat must have in common with the first."""
+        fields = (self.ranks, self.removed, self.dp_master_ip, self.dp_store_port, self.plan_hash)
+        return hashlib.sha256(json.dumps([self.instruction, *fields]).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyRecord:
+    """Intent and outcome of one order; a rank without an outcome was sent or perhaps sent."""
+
+    instance_id: int
+    request_id: str
+    fingerprint: str
+    ranks: tuple[int, ...]
+    outcomes: Mapping[int, RankOutcome] = field(default_factory=dict)
+
+    def answer(self) -> tuple[RankOutcome, ...]:
+        """Outcomes in the asked order; UNKNOWN where none was recorded, which is never sent again."""
+        return tuple(
+            self.outcomes.get(rank)
+            or RankOutcome(rank, ApplyOutcome.UNKNOWN, "the NodeManager ended before the engine's answer")
+            for rank in self.ranks
+        )
+
+
+Records = tuple[ApplyRecord, ...]
+
+
+def find(records: Records, command: Command, order: ApplyOrder) -> ApplyRecord | None:
+    """The record of an earlier call with this id; raises FtError REQUEST_ID_REUSED when it told something else."""
+    for record in records:
+        if (record.instance_id, record.request_id) == (command.instance_id, command.request_id):
+            if record.fingerprint != order.fingerprint():
+                raise FtError(
+                    Reason.REQUEST_ID_REUSED,
+                    f"{command.request_id} already told the engines something else; use a new request id",
+                )
+            return record
+    return None
+
+
+def intend(records: Records, command: Command, order: ApplyOrder) -> Records:
+    """Records with the intent, to be durable before anything is sent."""
+    new = ApplyRecord(command.instance_id, command.request_id, order.fingerprint(), order.ranks)
+    return (*records[-KEPT_RECORDS + 1 :], new)
+
+
+def settle(records: Records, command: Command, outcomes: Sequence[RankOutcome]) -> Records:
+    """Records with the outcomes of an intent."""
+    by_rank = {outcome.rank: outcome for outcome in outcomes}
+    key = (command.instance_id, command.request_id)
+    return tuple(
+        replace(record, outcomes=by_rank) if (record.instance_id, record.request_id) == key else record
+        for record in records
+    )
+
+
+def check_order(order: ApplyOrder, command: Command, plan: ScaleDownPlan | None) -> None:
+    """Raise FieldError or FtError PLAN_MISMATCH unless the order says what the plan says."""
+    if order.instruction is Instruction.RETRY:
+        if order.removed or order.dp_master_ip or order.dp_store_port is not None:
+            raise FieldError({"instruction": "retry removes no rank and moves no store"})
+        return
+    if not order.removed or sorted(set(order.removed)) != list(order.removed):
+        raise FieldError({"removed_dp_ranks": "at least one rank, ascending, each once"})
+    if both := set(order.removed) & set(order.ranks):
+        raise FieldError({"dp_ranks": f"ranks {sorted(both)} are removed; only survivors receive apply"})
+    if not order.dp_master_ip:
+        raise FieldError({"dp_master_ip": "address of the lowest survivor is missing"})
+    if command.epoch is None:
+        return
+    survivors = {rank for rank, _ in plan.survivors} if plan else set()
+    if plan is None or order.removed != plan.removed or not survivors.issuperset(order.ranks):
+        raise FtError(
+            Reason.PLAN_MISMATCH,
+            "scale_down must name the removed ranks and survivors of the plan under which the guard is held",
+        )
+
+
+def lowest_survivor(order: ApplyOrder, plan: ScaleDownPlan | None, dp_size: int) -> int:
+    """The rank whose node holds the store after this order; raises FieldError when nobody would be left."""
+    if plan is not None:
+        return plan.lowest_survivor
+    survivors = set(range(dp_size)) - set(order.removed)
+    if not survivors:
+        raise FieldError({"removed_dp_ranks": f"all {dp_size} ranks; at least one must survive"})
+    return min(survivors)

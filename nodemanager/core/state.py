@@ -1,0 +1,145 @@
+"""What a NodeManager remembers across a restart: one immutable value, replaced as a whole (recovery.md section 8)."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from motor_ft.model.command import Command
+from motor_ft.model.engine import RankOutcome
+from motor_ft.model.errors import FieldError, FtError, Reason
+from nodemanager.core.applies import ApplyOrder, Records, intend, settle
+from nodemanager.core.fence import Fence
+from nodemanager.core.guard import BootTime, Guard, check_finalize
+
+KEPT_ANSWERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """First answer of a command, for its repeats; ``payload`` is the SHA-256 (hex) of the request."""
+
+    method: str
+    key: str
+    payload: str
+    response: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProcess:
+    """Identity of one engine process; ``pid`` 0 where only its endpoint is known, ``started`` in clock ticks."""
+
+    incarnation: str
+    pid: int = 0
+    started: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """Everything durable. ``ended`` is the id of the last transaction that was finalized here."""
+
+    fence: Fence = field(default_factory=Fence)
+    instance_id: int | None = None
+    scale_down_on: bool = False
+    guard: Guard | None = None
+    ended: str = ""
+    retired: frozenset[int] = frozenset()
+    applies: Records = ()
+    answers: tuple[Answer, ...] = ()
+    ready: bool = False
+    starts: int = 0
+    engine_starts: int = 0
+    engines: Mapping[int, EngineProcess] = field(default_factory=dict)
+
+
+def started(state: NodeState) -> NodeState:
+    """A process of the NodeManager starts: its incarnation number is ``starts``."""
+    return replace(state, starts=state.starts + 1)
+
+
+def welcomed(state: NodeState, instance_id: int, epoch: int, generation: int, *, scale_down_on: bool) -> NodeState:
+    """A Controller knows the pod. Only another instance clears retirement, and the old guard with it.
+
+    Raises FtError STALE_EPOCH for a Controller that is behind the highest epoch seen.
+    """
+    state.fence.check_epoch(epoch)
+    fence = state.fence.note(instance_id, epoch, generation)
+    if instance_id != state.instance_id:
+        state = replace(state, guard=None, ended="", retired=frozenset())
+    return replace(state, fence=fence, instance_id=instance_id, scale_down_on=scale_down_on)
+
+
+def check_instance(state: NodeState, command: Command) -> None:
+    """Raise FtError UNKNOWN_INSTANCE for a command about an instance that this pod is not part of."""
+    if command.instance_id != state.instance_id:
+        raise FtError(
+            Reason.UNKNOWN_INSTANCE,
+            f"this pod belongs to instance {state.instance_id or '(none yet)'}, not {command.instance_id}",
+        )
+
+
+def check_not_ended(state: NodeState, command: Command) -> None:
+    """Raise FtError STALE_REQUEST_ID for a late Guard of a transaction that was finalized here."""
+    if command.request_id == state.ended:
+        raise FtError(Reason.STALE_REQUEST_ID, f"{command.request_id} was finalized here; a transaction has one id")
+
+
+def guarded(state: NodeState, guard: Guard) -> NodeState:
+    """The lease was taken or renewed."""
+    return replace(state, guard=guard, fence=_noted(state, guard.holder))
+
+
+def intended(state: NodeState, command: Command, order: ApplyOrder) -> NodeState:
+    """An order is about to be sent."""
+    return replace(state, applies=intend(state.applies, command, order), fence=_noted(state, command))
+
+
+def settled(state: NodeState, command: Command, outcomes: tuple[RankOutcome, ...]) -> NodeState:
+    """An order was answered."""
+    return replace(state, applies=settle(state.applies, command, outcomes))
+
+
+def finalized(
+    state: NodeState, command: Command, *, commit: bool, retired: Iterable[int], own: frozenset[int], now: BootTime
+) -> NodeState:
+    """The transaction has ended: the guard is lifted, and on commit the ranks are retired for good.
+
+    Raises what ``check_finalize`` raises, FtError UNKNOWN_RANK for a rank of another pod, PLAN_MISMATCH for one
+    that the plan keeps, FieldError for an abort that retires; nothing is changed then.
+    """
+    guard = check_finalize(state.guard, command, commit=commit, now=now)
+    ranks = frozenset(retired)
+    if ranks and not commit:
+        raise FieldError({"retired_dp_ranks": "an abort retires nothing"})
+    if foreign := ranks - own:
+        raise FtError(Reason.UNKNOWN_RANK, f"ranks {sorted(foreign)} do not belong to this pod")
+    if guard.plan and (kept := ranks - set(guard.plan.removed)):
+        raise FtError(Reason.PLAN_MISMATCH, f"the plan does not remove ranks {sorted(kept)}")
+    return replace(
+        state,
+        guard=None,
+        ended=command.request_id,
+        retired=state.retired | ranks,
+        fence=_noted(state, command),
+    )
+
+
+def answered(state: NodeState, command: Command, answer: Answer) -> NodeState:
+    """A command was answered for the first time."""
+    return replace(
+        state,
+        answers=(*state.answers[-KEPT_ANSWERS + 1 :], answer),
+        fence=_noted(state, command),
+    )
+
+
+def replay(state: NodeState, method: str, key: str, payload: str) -> bytes | None:
+    """The first answer to a repeated command; raises FtError REQUEST_ID_REUSED when the repeat says something else."""
+    for answer in state.answers:
+        if (answer.method, answer.key) == (method, key):
+            if answer.payload != payload:
+                raise FtError(Reason.REQUEST_ID_REUSED, f"{key} was used with another request; use a new id")
+            return answer.response
+    return None
+
+
+def _noted(state: NodeState, command: Command) -> Fence:
+    return state.fence.note(command.instance_id, command.epoch, command.generation)

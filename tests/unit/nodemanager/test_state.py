@@ -1,0 +1,115 @@
+"""What is remembered: welcome, finalize, retirement, answers."""
+
+from dataclasses import replace
+
+import pytest
+
+from motor_ft.model.command import Command, freeze_plan
+from motor_ft.model.errors import FtError, Reason
+from nodemanager.core.guard import BootTime, take
+from nodemanager.core.state import (
+    KEPT_ANSWERS,
+    Answer,
+    NodeState,
+    answered,
+    check_instance,
+    check_not_ended,
+    finalized,
+    guarded,
+    replay,
+    welcomed,
+)
+
+A = Command(7, "a", 5, 3)
+NOW = BootTime("boot", 100)
+OWN = frozenset({0, 1})
+PLAN = freeze_plan(7, 3, frozenset({1, 2}), {0: "e0", 3: "e3"})
+
+
+def guarded_state() -> NodeState:
+    state = welcomed(NodeState(), 7, 5, 2, scale_down_on=True)
+    return guarded(state, take(None, A, 10.0, PLAN, NOW))
+
+
+def finalize(
+    state: NodeState, command: Command = A, *, commit: bool = True, retired: tuple[int, ...] = (1,)
+) -> NodeState:
+    return finalized(state, command, commit=commit, retired=retired, own=OWN, now=NOW)
+
+
+def test_commit_retires_and_lifts_the_guard() -> None:
+    state = finalize(guarded_state())
+    assert (state.guard, state.retired, state.ended) == (None, frozenset({1}), "a")
+
+
+def test_abort_thaws_and_retires_nothing() -> None:
+    state = finalize(guarded_state(), commit=False, retired=())
+    assert (state.guard, state.retired) == (None, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("command", "commit", "retired", "reason"),
+    [
+        (replace(A, request_id="b"), True, (1,), Reason.STALE_REQUEST_ID),
+        (A, True, (1, 2), Reason.UNKNOWN_RANK),
+        (A, True, (0, 1), Reason.PLAN_MISMATCH),
+        (A, False, (1,), Reason.INVALID_REQUEST),
+    ],
+)
+def test_a_refused_finalize_retires_and_thaws_nothing(
+    command: Command, commit: bool, retired: tuple[int, ...], reason: Reason
+) -> None:
+    state = guarded_state()
+    with pytest.raises(FtError) as caught:
+        finalize(state, command, commit=commit, retired=retired)
+    assert caught.value.reason is reason
+    assert state == guarded_state()
+
+
+def test_retirement_only_grows_until_a_new_instance() -> None:
+    state = finalize(guarded_state())
+    second = replace(A, request_id="b", generation=4)
+    state = guarded(state, take(None, second, 10.0, None, NOW))
+    state = finalize(state, second, retired=(0,))
+    assert state.retired == {0, 1}
+    same_instance = welcomed(state, 7, 6, 4, scale_down_on=True)
+    assert same_instance.retired == {0, 1}
+    new_instance = welcomed(state, 8, 6, 1, scale_down_on=True)
+    assert (new_instance.retired, new_instance.guard, new_instance.ended) == (frozenset(), None, "")
+
+
+def test_a_late_guard_does_not_reopen_a_finalized_transaction() -> None:
+    with pytest.raises(FtError) as caught:
+        check_not_ended(finalize(guarded_state()), A)
+    assert caught.value.reason is Reason.STALE_REQUEST_ID
+
+
+def test_a_controller_behind_the_highest_epoch_is_not_known() -> None:
+    with pytest.raises(FtError) as caught:
+        welcomed(guarded_state(), 7, 4, 9, scale_down_on=True)
+    assert caught.value.reason is Reason.STALE_EPOCH
+
+
+def test_a_command_about_another_instance_is_refused() -> None:
+    check_instance(guarded_state(), A)
+    for state in (NodeState(), welcomed(NodeState(), 8, 5, 1, scale_down_on=True)):
+        with pytest.raises(FtError) as caught:
+            check_instance(state, A)
+        assert caught.value.reason is Reason.UNKNOWN_INSTANCE
+
+
+def test_the_first_answer_comes_again_and_only_for_the_same_request() -> None:
+    state = answered(NodeState(), A, Answer("Apply", "a", "hash", b"first"))
+    assert replay(state, "Apply", "a", "hash") == b"first"
+    assert replay(state, "Finalize", "a", "hash") is None
+    with pytest.raises(FtError) as caught:
+        replay(state, "Apply", "a", "other")
+    assert caught.value.reason is Reason.REQUEST_ID_REUSED
+
+
+def test_answers_are_bounded() -> None:
+    state = NodeState()
+    for number in range(KEPT_ANSWERS + 1):
+        state = answered(state, A, Answer("Apply", str(number), "", b""))
+    assert len(state.answers) == KEPT_ANSWERS
+    assert replay(state, "Apply", "0", "") is None
