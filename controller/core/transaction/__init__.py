@@ -1,0 +1,66 @@
+"""The scale-down transaction as a pure state machine (RFC section 5, recovery.md section 5).
+
+``begin`` and ``advance`` return the next state and the effects to perform; a strategy performs them and feeds the
+answers back. One request id, one frozen plan, apply at most once, no second attempt. ``TABLE`` says which event means
+something in which step; everything else is ignored.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from controller.core import effects as fx
+from controller.core.transaction import apply, prepare
+from controller.core.transaction.prepare import begin
+from controller.core.transaction.state import (
+    Advance,
+    Limits,
+    Outcome,
+    Spec,
+    Step,
+    Transaction,
+    aborted,
+    revert_published,
+    reverted,
+)
+
+__all__ = ["TABLE", "Advance", "Limits", "Outcome", "Spec", "Step", "Transaction", "advance", "begin"]
+
+Handler = Callable[[Transaction, Any, float], Advance]
+
+TABLE: dict[Step, dict[type[fx.Event], Handler]] = {
+    Step.BEGINNING: {fx.Persisted: prepare.begun, fx.Died: prepare.late_death, fx.Cancel: prepare.cancelled},
+    Step.GUARDING: {fx.Guarded: prepare.guarded, fx.Died: prepare.late_death, fx.Cancel: prepare.cancelled},
+    Step.OBSERVING: {
+        fx.Observed: prepare.ready_round,
+        fx.Persisted: prepare.waiting_persisted,
+        fx.Pushed: prepare.observe_push,
+        fx.Tick: prepare.observe_again,
+        fx.Died: prepare.late_death,
+        fx.Cancel: prepare.cancelled,
+    },
+    Step.RECHECKING: {fx.Observed: prepare.rechecked, fx.Died: prepare.late_death, fx.Cancel: prepare.cancelled},
+    Step.FREEZING: {fx.Guarded: prepare.frozen, fx.Died: prepare.doom, fx.Cancel: prepare.cancelled},
+    Step.WITHDRAWING: {fx.Withdrawn: prepare.withdrawn, fx.Died: prepare.doom, fx.Cancel: prepare.cancelled},
+    Step.ARMING: {fx.Persisted: prepare.armed, fx.Died: prepare.doom},
+    Step.APPLYING: {fx.Applied: apply.applied, fx.Died: prepare.doom},
+    Step.POLLING: {
+        fx.Observed: apply.polled,
+        fx.Pushed: apply.pushed,
+        fx.Tick: apply.poll_again,
+        fx.Died: apply.died_while_polling,
+    },
+    Step.RENEWING: {fx.Guarded: apply.renewed},
+    Step.COMMITTING: {fx.Finalized: apply.committed, fx.Tick: apply.commit_again},
+    Step.RECORDING: {fx.Persisted: apply.recorded, fx.Tick: apply.record_again},
+    Step.CLEANING: {fx.Persisted: apply.recorded, fx.Tick: apply.record_again},
+    Step.PUBLISHING: {fx.Published: apply.published},
+    Step.ABORTING: {fx.Finalized: aborted},
+    Step.REVERTING: {fx.Persisted: reverted, fx.Published: revert_published},
+    Step.DONE: {},
+}
+
+
+def advance(state: Transaction, event: fx.Event, now: float) -> Advance:
+    """One step at monotonic time ``now``; an event that means nothing in this step changes nothing."""
+    handler = TABLE[state.step].get(type(event))
+    return handler(state, event, now) if handler else (state, ())

@@ -1,0 +1,257 @@
+"""From the first guard to the last check before apply (recovery.md section 5, steps 2 to 8)."""
+
+from dataclasses import replace
+
+from controller.core import effects as fx
+from controller.core.errors import FailureCode
+from controller.core.gate import check_gate
+from controller.core.phases import Phase
+from controller.core.topology import TopologyError
+from controller.core.transaction.state import (
+    Advance,
+    Outcome,
+    Spec,
+    Step,
+    Transaction,
+    cancel,
+    done,
+    fail,
+    guard_all,
+    guard_answered,
+    persist,
+    query,
+    regroup,
+    remove,
+    window_left,
+    window_text,
+    with_readings,
+)
+from controller.core.verdict import Verdict, judge_ready, still_dead, worst
+from motor_ft.model.command import freeze_plan
+from motor_ft.model.engine import EvidenceSource
+
+NO_SURVIVOR = "no survivor is left"
+
+
+def begin(spec: Spec) -> Advance:
+    """Start: a duplicate ends at once, anything else is written down as DECIDING first."""
+    unreachable = frozenset(r for r, s in spec.candidates.items() if s is EvidenceSource.STATUS_UNREACHABLE)
+    state = Transaction(spec, Step.BEGINNING, spec.previous_phase, frozenset(spec.candidates), unreachable)
+    if state.removed <= spec.dead_committed:
+        if spec.previous_phase is Phase.SCALED_DOWN_RUNNING:
+            return done(state, Outcome.SUCCEEDED)
+        return fail(state, FailureCode.DUPLICATE_REQUEST, f"ranks {sorted(state.removed)} are already removed")
+    return persist(state, Phase.DECIDING)
+
+
+def begun(state: Transaction, event: fx.Persisted, now: float) -> Advance:
+    """DECIDING is written: gate, topology and window, then the guards."""
+    if event.error:
+        return fail(replace(state, persisting=False), FailureCode.PERSIST_FAILED, event.error)
+    spec = state.spec
+    gate = check_gate(
+        scale_down_enabled=spec.scale_down_enabled,
+        capabilities=[pod.capability for pod in spec.pods],
+        survivors=len(state.survivors),
+    )
+    state = replace(state, persisting=False, phase=Phase.DECIDING, gate=gate)
+    if state.cancelled:
+        return cancel(state)
+    if not gate.allowed:
+        return fail(state, FailureCode.GATE_REFUSED, ", ".join(gate.reasons))
+    try:
+        state = regroup(state)
+    except TopologyError as error:
+        return fail(state, FailureCode.TOPOLOGY_INVALID, str(error))
+    if window_left(state, now) < spec.limits.begin_window:
+        return fail(state, FailureCode.RECOVERY_WINDOW_EXPIRED, window_text(state, now, spec.limits.begin_window))
+    return guard_all(replace(state, step=Step.GUARDING, marks={"begun": now}))
+
+
+def guarded(state: Transaction, event: fx.Guarded, now: float) -> Advance:
+    """Every participant holds our lease: look at the survivors."""
+    state = guard_answered(state, event)
+    if state.waiting:
+        return state, ()
+    if state.cancelled:
+        return cancel(state)
+    if state.errors:
+        return fail(state, FailureCode.GUARD_FAILED, "; ".join(state.errors))
+    limits = state.spec.limits
+    budget = min(limits.execution_deadline, window_left(state, now) - limits.apply_window)
+    state = replace(state, step=Step.OBSERVING, deadline=now + budget, marks={**state.marks, "guarded": now})
+    watches = tuple(fx.Watch(p.address, p.survivors) for p in state.participants if p.survivors)
+    state, queries = _query_survivors(state)
+    return state, (*watches, *queries)
+
+
+def _query_survivors(state: Transaction) -> Advance:
+    """One round: fresh readings of every survivor."""
+    if not state.survivors:
+        return fail(state, FailureCode.ENGINE_FAILED, NO_SURVIVOR)
+    state = replace(state, seen={}, wake_at=None, errors=())
+    return query(state, {p.address: p.survivors for p in state.participants if p.survivors})
+
+
+def ready_round(state: Transaction, event: fx.Observed, now: float) -> Advance:
+    """Readings of one group; the round is judged when all have answered."""
+    state = with_readings(state, event)
+    return (state, ()) if state.waiting else _judge_round(state, now)
+
+
+def _judge_round(state: Transaction, now: float) -> Advance:
+    if state.cancelled:
+        return cancel(state)
+    if state.errors:
+        return fail(state, FailureCode.ENGINE_FAILED, "; ".join(state.errors))
+    judgements = {rank: judge_ready(seen) for rank, seen in state.seen.items()}
+    state = remove(state, frozenset(rank for rank, j in judgements.items() if j.verdict is Verdict.DEAD))
+    if not state.survivors:
+        return fail(state, FailureCode.ENGINE_FAILED, NO_SURVIVOR)
+    group = worst(judgements, state.survivors)
+    if group.verdict is Verdict.FAILED:
+        return fail(state, FailureCode.ENGINE_FAILED, group.text)
+    if group.verdict is Verdict.GO:
+        return _apply_ready(state, now)
+    if now >= state.deadline:
+        return fail(state, FailureCode.APPLY_READY_TIMEOUT, group.text)
+    state = replace(state, wake_at=min(now + state.spec.limits.poll_interval, state.deadline))
+    if state.phase is Phase.DECIDING:
+        return persist(state, Phase.WAITING_ENGINE_FAULT)
+    return state, ()
+
+
+def waiting_persisted(state: Transaction, event: fx.Persisted, now: float) -> Advance:
+    """WAITING_ENGINE_FAULT is written; the next round comes with the poll interval."""
+    state = replace(state, persisting=False)
+    if event.error:
+        return fail(state, FailureCode.PERSIST_FAILED, event.error)
+    state = replace(state, phase=Phase.WAITING_ENGINE_FAULT)
+    return cancel(state) if state.cancelled else (state, ())
+
+
+def observe_again(state: Transaction, event: fx.Event, now: float) -> Advance:
+    """The poll interval is over, or something has changed: a new round, unless one runs."""
+    if state.waiting or state.persisting:
+        return state, ()
+    return _query_survivors(state)
+
+
+def observe_push(state: Transaction, event: fx.Pushed, now: float) -> Advance:
+    """A watch shows something else than the last round."""
+    known = state.seen.get(event.observation.rank)
+    if known is not None and known.content() == event.observation.content():
+        return state, ()
+    return observe_again(state, event, now)
+
+
+def late_death(state: Transaction, event: fx.Died, now: float) -> Advance:
+    """A survivor that died before the plan is frozen joins the removal set; unreachable alone is left to the round."""
+    if event.source is EvidenceSource.STATUS_UNREACHABLE:
+        return state, ()
+    state = replace(state, unreachable=state.unreachable - {event.rank})
+    if event.rank not in state.survivors:
+        return state, ()
+    state = replace(state, removed=state.removed | {event.rank})
+    if not state.participants:
+        return state, ()
+    state = regroup(state)
+    return observe_again(state, event, now) if state.step is Step.OBSERVING else (state, ())
+
+
+def doom(state: Transaction, event: fx.Died, now: float) -> Advance:
+    """A survivor that died after the plan was frozen ends the transaction at its next step."""
+    if event.rank not in state.survivors:
+        return state, ()
+    return replace(state, doomed=f"rank {event.rank} died ({event.source}) after the plan was frozen"), ()
+
+
+def cancelled(state: Transaction, event: fx.Cancel, now: float) -> Advance:
+    """Honoured at the next answer, or at once when none is owed."""
+    state = replace(state, cancelled=event.reason)
+    idle = state.step is Step.OBSERVING and not state.waiting and not state.persisting
+    return cancel(state) if idle else (state, ())
+
+
+def _stopped(state: Transaction) -> Advance | None:
+    """What ends the transaction between two steps."""
+    if state.cancelled:
+        return cancel(state)
+    return fail(state, FailureCode.ENGINE_FAILED, state.doomed) if state.doomed else None
+
+
+def _apply_ready(state: Transaction, now: float) -> Advance:
+    """Every survivor is ready; a rank that was only unreachable is asked once more before the plan is frozen."""
+    asked = {
+        pod.node_manager_address: tuple(
+            sorted(e.rank for e in pod.endpoints if e.rank in state.unreachable and not e.headless)
+        )
+        for pod in state.spec.pods
+    }
+    asked = {address: ranks for address, ranks in asked.items() if ranks}
+    if not asked:
+        return _freeze(state, now)
+    return query(replace(state, step=Step.RECHECKING, unreachable=frozenset(), wake_at=None), asked)
+
+
+def rechecked(state: Transaction, event: fx.Observed, now: float) -> Advance:
+    """An unreachable rank that answers after all, and is not dead, is no reason to remove anything."""
+    state = replace(with_readings(state, event), errors=())
+    if state.waiting:
+        return state, ()
+    back = tuple(seen for rank, seen in state.seen.items() if rank in state.removed and not still_dead(seen))
+    if back:
+        names = sorted(seen.rank for seen in back)
+        return cancel(replace(state, learned=back, cancelled=f"ranks {names} answer again"))
+    return cancel(state) if state.cancelled else _freeze(state, now)
+
+
+def _freeze(state: Transaction, now: float) -> Advance:
+    """One plan for everybody; the guards are renewed with it."""
+    if not state.survivors:
+        return fail(state, FailureCode.ENGINE_FAILED, NO_SURVIVOR)
+    spec = state.spec
+    survivors = {rank: state.seen[rank].incarnation for rank in state.survivors}
+    plan = freeze_plan(spec.instance_id, spec.generation, frozenset(state.cumulative), survivors)
+    marks = {**state.marks, "apply_ready": now}
+    return guard_all(replace(state, step=Step.FREEZING, plan=plan, wake_at=None, marks=marks))
+
+
+def frozen(state: Transaction, event: fx.Guarded, now: float) -> Advance:
+    """Everybody holds the plan: take the instance out of the serving view."""
+    state = guard_answered(state, event)
+    if state.waiting:
+        return state, ()
+    if stop := _stopped(state):
+        return stop
+    if state.errors:
+        return fail(state, FailureCode.GUARD_FAILED, "; ".join(state.errors))
+    return replace(state, step=Step.WITHDRAWING, withdrawn=True), (fx.Withdraw(),)
+
+
+def withdrawn(state: Transaction, event: fx.Withdrawn, now: float) -> Advance:
+    """Nobody routes to it any more: write SCALING_DOWN, the intent to apply."""
+    if stop := _stopped(state):
+        return stop
+    if not event.confirmed:
+        return fail(state, FailureCode.WITHDRAW_UNCONFIRMED, "a Coordinator did not confirm the withdrawal in time")
+    state = replace(state, step=Step.ARMING, marks={**state.marks, "withdrawn": now})
+    return persist(state, Phase.SCALING_DOWN)
+
+
+def armed(state: Transaction, event: fx.Persisted, now: float) -> Advance:
+    """The intent is durable: last look at window and lease, then apply."""
+    state = replace(state, persisting=False)
+    if event.error:
+        return fail(state, FailureCode.PERSIST_FAILED, event.error)
+    state = replace(state, phase=Phase.SCALING_DOWN)
+    limits = state.spec.limits
+    if state.doomed:
+        return fail(state, FailureCode.ENGINE_FAILED, state.doomed)
+    if window_left(state, now) < limits.apply_window:
+        return fail(state, FailureCode.RECOVERY_WINDOW_EXPIRED, window_text(state, now, limits.apply_window))
+    left = min(state.lease_end.values()) - now
+    if left < limits.lease_to_apply:
+        text = f"{left:.1f} s of the guard lease are left, {limits.lease_to_apply:.1f} s are needed to apply"
+        return fail(state, FailureCode.GUARD_FAILED, text)
+    return apply_all(state)
