@@ -7,6 +7,7 @@ from controller.core.errors import FailureCode
 from controller.core.gate import check_gate
 from controller.core.phases import Phase
 from controller.core.topology import TopologyError
+from controller.core.transaction.apply import apply_all
 from controller.core.transaction.state import (
     Advance,
     Outcome,
