@@ -4,12 +4,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from controller.core.errors import Failure
+from controller.core.gate import GateResult
+from controller.core.outcome import Outcome
+from controller.core.phases import Phase
 from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.core.reports import Directive, Hello, Report, SoftwareFault, Welcome
 from controller.core.serving import ServingEvent, ServingInstance
 from controller.core.status import InstanceStatus
 from motor_ft.model.command import Command, ScaleDownPlan
-from motor_ft.model.engine import EngineObservation, Instruction, RankOutcome
+from motor_ft.model.engine import EngineObservation, EvidenceSource, Instruction, RankOutcome
 
 
 class Clock(Protocol):
@@ -167,6 +171,62 @@ class Coordinator(Protocol):
 
     async def close(self) -> None:
         """Let go of connections."""
+        ...
+
+
+class Runtime(Protocol):
+    """The runtime of one instance, for the one strategy that runs on it."""
+
+    @property
+    def record(self) -> RuntimeRecord:
+        """What is stored."""
+        ...
+
+    async def persist(self, phase: Phase, dead_committed: Sequence[int] | None = None, *, begins: bool = False) -> None:
+        """Write a legal move; ``begins`` takes a new generation. Unknown outcomes are read back. Raises FtError."""
+        ...
+
+    def show(
+        self,
+        *,
+        request_id: str | None = None,
+        pending: frozenset[int] | None = None,
+        gate: GateResult | None = None,
+        withdrawn: bool | None = None,
+        failure: Failure | None = None,
+    ) -> None:
+        """Change what is only in memory; None leaves a field as it is. ``withdrawn`` changes the projection at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyResult:
+    """How a strategy ended; ``learned`` are readings that the evidence does not have yet."""
+
+    outcome: Outcome
+    failure: Failure | None = None
+    removed: frozenset[int] = frozenset()
+    learned: tuple[EngineObservation, ...] = ()
+
+
+class Strategy(Protocol):
+    """One way to bring an instance back (RFC section 5). An instance has at most one at a time."""
+
+    @property
+    def name(self) -> str:
+        """As in ``fallback_strategy``."""
+        ...
+
+    async def execute(self) -> StrategyResult:
+        """Run to the end; FtError NOT_LEADER leaves everything as it is."""
+        ...
+
+    def died(self, rank: int, source: EvidenceSource) -> None:
+        """New evidence that an active rank is D."""
+        ...
+
+    def stop(self, reason: str) -> None:
+        """End early where that is still safe."""
         ...
 
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from controller.core import effects as fx
+from controller.core.outcome import Outcome
 from controller.core.transaction import apply, prepare
 from controller.core.transaction.prepare import begin
 from controller.core.transaction.state import (
     Advance,
     Limits,
-    Outcome,
     Spec,
     Step,
     Transaction,

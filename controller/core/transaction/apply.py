@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from controller.core import effects as fx
 from controller.core.errors import Failure, FailureCode
+from controller.core.outcome import Outcome
 from controller.core.phases import Phase
 from controller.core.ports import ApplyOrder
 from controller.core.topology import endpoint_ip
 from controller.core.transaction.state import (
     Advance,
-    Outcome,
     Step,
     Transaction,
     answered,
@@ -26,7 +26,8 @@ from motor_ft.model.command import ScaleDownPlan
 from motor_ft.model.engine import ApplyOutcome, Instruction
 
 
-def _apply_all(state: Transaction) -> Advance:
+def apply_all(state: Transaction) -> Advance:
+    """The one dispatch: the same order to every group of survivors."""
     plan = _plan(state)
     groups = [participant for participant in state.participants if participant.survivors]
     order = ApplyOrder(

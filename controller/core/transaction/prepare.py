@@ -5,12 +5,12 @@ from dataclasses import replace
 from controller.core import effects as fx
 from controller.core.errors import FailureCode
 from controller.core.gate import check_gate
+from controller.core.outcome import Outcome
 from controller.core.phases import Phase
 from controller.core.topology import TopologyError
 from controller.core.transaction.apply import apply_all
 from controller.core.transaction.state import (
     Advance,
-    Outcome,
     Spec,
     Step,
     Transaction,

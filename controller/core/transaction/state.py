@@ -7,6 +7,7 @@ from enum import StrEnum
 from controller.core import effects as fx
 from controller.core.errors import Failure, FailureCode
 from controller.core.gate import GateResult
+from controller.core.outcome import Outcome
 from controller.core.phases import Phase
 from controller.core.topology import Participant, resolve
 from motor_ft.model.command import ScaleDownPlan
@@ -34,14 +35,6 @@ class Step(StrEnum):
     ABORTING = "aborting"
     REVERTING = "reverting"
     DONE = "done"
-
-
-class Outcome(StrEnum):
-    """How a transaction ended: FAILED goes to the fallback, CANCELLED back to the phase before."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
