@@ -1,0 +1,56 @@
+"""Configuration files: read once at start, strictly."""
+
+import re
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the text names file, key path and what is wrong.
+
+    A ValueError, so that one raised in ``__post_init__`` gets its key path from msgspec.
+    """
+
+
+def check(condition: bool, key: str, what: str) -> None:
+    """Raise ConfigError for ``key`` unless ``condition`` holds; made for ``__post_init__``, ``key`` relative to it."""
+    if not condition:
+        raise ConfigError(f"{key}: {what}")
+
+
+def load(path: Path, schema: type[T]) -> T:
+    """Read a ``.toml`` or ``.json`` file into ``schema``, a frozen Struct with ``forbid_unknown_fields``.
+
+    Raises ConfigError.
+    """
+    if path.suffix not in (".toml", ".json"):
+        raise ConfigError(f"{path}: must end in .toml or .json")
+    try:
+        text = path.read_bytes()
+        if path.suffix == ".toml":
+            return msgspec.toml.decode(text, type=schema)
+        return msgspec.json.decode(text, type=schema)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read it: {error.strerror}") from error
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {_describe(str(error))}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid {path.suffix[1:].upper()}: {error}") from error
+
+
+def _describe(error: str) -> str:
+    """Put the key path first: ``Expected `int`, got `str` - at `$.store.size` `` → ``store.size: expected …``."""
+    what, _, at = error.partition(" - at `$")
+    path = at.rstrip("`").lstrip(".")
+    if found := re.fullmatch(r"Object (contains unknown|missing required) field `(.+)`", what):
+        problem = "unknown key" if "unknown" in found[1] else "is missing"
+        return f"{path}.{found[2]}: {problem}".lstrip(".")
+    if not path:
+        return what  # a check() of the outermost struct, or the file as a whole
+    if found := re.match(r"[a-z_.\[\]0-9]+: ", what):
+        return f"{path}.{what}"  # a check() of an inner struct
+    return f"{path}: {what[0].lower()}{what[1:]}"
