@@ -1,0 +1,83 @@
+"""RPC metrics, and the HTTP server for them and for probes."""
+
+from collections.abc import Callable
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+
+from motor_ft.model.errors import Reason
+from motor_ft.wire.listen import cannot_listen, split_address
+
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class RpcMetrics:
+    """Outcomes, refusals and durations of the RPCs that a process serves."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ["service", "method"]
+        self._rpcs = Counter("motor_ft_rpc", "RPCs that ended.", [*labels, "code"], registry=registry)
+        self._refusals = Counter("motor_ft_refusals", "RPCs refused.", ["reason"], registry=registry)
+        self._seconds = Histogram(
+            "motor_ft_rpc_seconds", "Duration of unary RPCs.", labels, registry=registry, buckets=_BUCKETS
+        )
+        for reason in Reason:
+            self._refusals.labels(reason)  # a rate needs the zero before the first one
+
+    def ended(self, method: str, code: str) -> None:
+        """Count an RPC; ``method`` is the full name, ``code`` the gRPC code's."""
+        _, service, name = method.split("/")
+        self._rpcs.labels(service, name, code).inc()
+
+    def took(self, method: str, seconds: float) -> None:
+        """Record how long a unary RPC took."""
+        _, service, name = method.split("/")
+        self._seconds.labels(service, name).observe(seconds)
+
+    def refused(self, reason: Reason) -> None:
+        """Count a refusal; also for those that end no RPC, like a rejected report."""
+        self._refusals.labels(reason).inc()
+
+
+class MetricsServer:
+    """``/metrics``, ``/healthz`` (the loop turns) and ``/readyz`` (``ready`` says yes)."""
+
+    def __init__(self, listen: str, registry: CollectorRegistry, ready: Callable[[], bool] = lambda: True) -> None:
+        self._listen = listen
+        self._registry = registry
+        self._ready = ready
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/metrics", self._metrics),
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None)
+
+    async def start(self) -> int:
+        """Listen; returns the bound port. Raises FtError PORT_UNAVAILABLE."""
+        host, port = split_address(self._listen)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise cannot_listen(self._listen) from error
+        bound: int = self._runner.addresses[0][1]
+        return bound
+
+    async def stop(self) -> None:
+        """Close connections and the port."""
+        await self._runner.cleanup()
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        headers = {"Content-Type": CONTENT_TYPE_LATEST}
+        return web.Response(body=generate_latest(self._registry), headers=headers)
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ready\n") if self._ready() else web.Response(status=503, text="not ready\n")
