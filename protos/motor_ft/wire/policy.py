@@ -46,6 +46,7 @@ POLICIES: PolicyTable = {
     # Idempotent by (instance, generation), not by request id: the servicer's own rule.
     "/motor_ft.v1.NodeLifecycleService/Stop": _FENCED,
     "/motor_ft.v1.FaultReportService/FaultReport": _OPEN,
+    "/motor_ft.v1.FaultReportService/ReportSoftwareFault": _OPEN,
     "/motor_ft.v1.ControllerService/GetInstance": _OPEN,
     "/motor_ft.v1.ControllerService/ListInstances": _OPEN,
     "/motor_ft.v1.ControllerService/WatchInstances": _OPEN,
