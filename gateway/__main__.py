@@ -1,0 +1,42 @@
+"""The command ``motor-gateway``."""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from gateway.app import run_engine, run_rest
+from gateway.config import EngineDaemonConfig, RestDaemonConfig
+from motor_ft.wire.config import load
+from motor_ft.wire.daemon import run
+
+
+def main() -> int:
+    """Run the daemon that the command line names; returns the exit code."""
+    arguments = _parser().parse_args()
+
+    async def daemon(stop: asyncio.Event) -> None:
+        if arguments.daemon == "engine":
+            await run_engine(load(arguments.config, EngineDaemonConfig), stop)
+        else:
+            await run_rest(load(arguments.config, RestDaemonConfig), stop)
+
+    return run(daemon, name=f"motor-gateway {arguments.daemon}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="motor-gateway", description="Foreign protocols of motor-ft: engines southwards, REST northwards."
+    )
+    daemons = parser.add_subparsers(dest="daemon", required=True, metavar="DAEMON")
+    for name, text in {
+        "engine": "serve EngineService (gRPC) for the NodeManager of this pod, on top of the engines' HTTP interface",
+        "rest": "serve the REST routes under /controller beside a Controller",
+    }.items():
+        daemon = daemons.add_parser(name, help=text, description=text.capitalize() + ".")
+        daemon.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration, .toml or .json")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

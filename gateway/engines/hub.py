@@ -1,0 +1,163 @@
+"""All engines of a gateway: read them, watch them, command each at most once."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from gateway.engines.client import EngineHttp, NotSentError
+from gateway.engines.completion import probe
+from gateway.engines.dialect import Dialect, Order, UnreadableError
+from gateway.engines.engine import Engine, Target
+from gateway.engines.fence import Fence
+from gateway.engines.poller import Poller, Watch
+from gateway.metrics import EngineMetrics
+from motor_ft.model.command import Command
+from motor_ft.model.engine import ApplyOutcome, EngineObservation, Instruction, ProbeOutcome, RankOutcome
+from motor_ft.model.errors import FtError, Reason
+from motor_ft.wire.tasks import Tasks
+
+# Orders that are remembered. A transaction has one for each rank: a forgotten one is thousands of them old.
+_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """One order for several engines; ``deadline`` on the hub's clock, ``timeout`` in seconds for each request."""
+
+    command: Command
+    order: Order
+    targets: tuple[Target, ...]
+    deadline: float
+    timeout: float
+
+
+class EngineHub:
+    """Engines by rank, ``engines`` being their base URLs; create it inside the running loop.
+
+    ``dialect`` None means that it is found out for each engine. ``clock`` is monotonic, in seconds. ``first`` is
+    where readings start to count: above all that an earlier process of this gateway handed out.
+
+    Every method raises UNKNOWN_RANK for a target that is not in ``engines``.
+    """
+
+    def __init__(
+        self,
+        engines: Mapping[int, str],
+        *,
+        http: EngineHttp,
+        dialect: Dialect | None,
+        fence: Fence,
+        clock: Callable[[], float],
+        metrics: EngineMetrics,
+        first: int = 0,
+    ) -> None:
+        self._http = http
+        self._fence = fence
+        self._clock = clock
+        self._metrics = metrics
+        self._tasks = Tasks("engines")
+        self._engines = {rank: Engine(rank, url, http, dialect, metrics, first) for rank, url in engines.items()}
+        self._pollers = {rank: Poller(engine, self._tasks) for rank, engine in self._engines.items()}
+        self._sent: dict[tuple[str, int], asyncio.Task[RankOutcome]] = {}
+
+    async def observe(self, targets: Iterable[Target], timeout: float) -> tuple[EngineObservation, ...]:
+        """Read engines anew and at the same time, within ``timeout`` seconds; watchers learn of it too."""
+        ranks = self._declare(targets)
+        readings = await asyncio.gather(*(self._engines[rank].read(timeout) for rank in ranks))
+        for reading in readings:
+            self._pollers[reading.rank].publish(reading)
+        return tuple(readings)
+
+    @contextmanager
+    def watch(self, targets: Iterable[Target], interval: float, timeout: float) -> Iterator[Watch]:
+        """Have engines read every ``interval`` seconds while the context is open."""
+        pollers = [self._pollers[rank] for rank in self._declare(targets)]
+        watch = Watch(interval, timeout)
+        for poller in pollers:
+            poller.join(watch)
+        try:
+            yield watch
+        finally:
+            for poller in pollers:
+                poller.leave(watch)
+
+    async def apply(self, apply: Apply) -> tuple[RankOutcome, ...]:
+        """Give the order to all targets at the same time, and to each at most once per request id.
+
+        A caller that is cancelled does not stop what has begun; with the same id it learns the first outcome.
+        """
+        self._known(apply.targets)
+        tasks = [self._once(apply, target) for target in apply.targets]
+        return tuple(await asyncio.gather(*(asyncio.shield(task) for task in tasks)))
+
+    async def probe_completion(self, target: Target, timeout: float) -> tuple[ProbeOutcome, str]:
+        """Ask one engine for one token; returns a text for people too. ``timeout`` in seconds for each request."""
+        self._known([target])
+        engine = self._engines[target.rank]
+        if target.incarnation != engine.incarnation:
+            return ProbeOutcome.FAILED, _other_process(target, engine)
+        return await probe(self._http, engine.url, timeout)
+
+    async def close(self) -> None:
+        """Stop reading; what is being sent is cut off and stays unknown."""
+        await self._tasks.close()
+        await self._http.close()
+
+    def _once(self, apply: Apply, target: Target) -> asyncio.Task[RankOutcome]:
+        key = (apply.order.request_id, target.rank)
+        if (task := self._sent.get(key)) is None:
+            while len(self._sent) >= _REMEMBERED:
+                del self._sent[next(iter(self._sent))]
+            task = self._sent[key] = self._tasks.spawn(f"apply-{target.rank}", self._deliver(apply, target))
+        return task
+
+    async def _deliver(self, apply: Apply, target: Target) -> RankOutcome:
+        outcome = await self._send(apply, target)
+        if outcome.outcome is ApplyOutcome.NOT_SENT:
+            del self._sent[apply.order.request_id, target.rank]
+        self._metrics.applies.labels(apply.order.instruction, outcome.outcome).inc()
+        return outcome
+
+    async def _send(self, apply: Apply, target: Target) -> RankOutcome:
+        engine = self._engines[target.rank]
+        try:
+            dialect = await engine.dialect(apply.timeout)
+        except UnreadableError as error:
+            return RankOutcome(target.rank, ApplyOutcome.NOT_SENT, error.detail)
+        if apply.order.instruction is Instruction.SCALE_DOWN and not dialect.scale_down_supported:
+            text = f"engines of dialect {dialect.name} do not know scale_down; nothing was sent"
+            return RankOutcome(target.rank, ApplyOutcome.REFUSED, text)
+        check = partial(self._check, apply, target, engine)
+        verdict = await engine.send(dialect, apply.order, apply.timeout, check)
+        return RankOutcome(target.rank, verdict.outcome, verdict.detail, engine.counter, verdict.engine_request_id)
+
+    def _check(self, apply: Apply, target: Target, engine: Engine) -> None:
+        """Raise NotSentError when the order may not go out any more."""
+        try:
+            self._fence.check(apply.command)
+        except FtError as error:
+            raise NotSentError(str(error)) from error
+        if target.incarnation != engine.incarnation:
+            raise NotSentError(_other_process(target, engine))
+        if self._clock() >= apply.deadline:
+            raise NotSentError("the guard lease is over")
+
+    def _declare(self, targets: Iterable[Target]) -> list[int]:
+        targets = list(targets)
+        self._known(targets)
+        for target in targets:
+            self._engines[target.rank].declare(target.incarnation)
+        return [target.rank for target in targets]
+
+    def _known(self, targets: Iterable[Target]) -> None:
+        if unknown := sorted({target.rank for target in targets} - self._engines.keys()):
+            raise FtError(
+                Reason.UNKNOWN_RANK, f"ranks {unknown} are not here, this gateway has {sorted(self._engines)}"
+            )
+
+
+def _other_process(target: Target, engine: Engine) -> str:
+    declared = "none" if engine.incarnation is None else repr(engine.incarnation)
+    return f"engine incarnation {target.incarnation!r} is meant, the last one declared here is {declared}"

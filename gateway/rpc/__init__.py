@@ -1,0 +1,1 @@
+"""The gateway's gRPC side: EngineService, and what its interceptors ask."""
