@@ -1,0 +1,193 @@
+"""The engine processes of this pod: launched, adopted, or known by their endpoint alone (recovery.md section 2)."""
+
+import asyncio
+import re
+import shutil
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from motor_ft.model.errors import FtError, Reason
+from motor_ft.wire.config import ConfigError
+from motor_ft.wire.log import get_logger
+from motor_ft.wire.tasks import Tasks
+from nodemanager import procfs
+from nodemanager.core.health import DeathReport
+from nodemanager.core.ports import Clock
+from nodemanager.core.state import EngineProcess, NodeState
+from nodemanager.journal import Journal
+from nodemanager.process import Launched, Process
+
+KILL_SEC = 3.0
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """How the process behind a rank comes to be: a command, a pid, or neither where only its endpoint is known."""
+
+    rank: int
+    command: tuple[str, ...] = ()
+    pid: int = 0
+
+
+class Supervisor:
+    """Starts and ends engines, and reports the exit of their processes at once.
+
+    Reported are the process itself and each descendant that was there at readiness and whose title matches; other
+    helpers may come and go.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[EngineSpec],
+        journal: Journal,
+        clock: Clock,
+        *,
+        new_id: Callable[[], str],
+        on_death: Callable[[DeathReport], None],
+        log_dir: Path,
+        pattern: re.Pattern[str],
+        stop_grace_sec: float,
+    ) -> None:
+        self._specs = specs
+        self._journal = journal
+        self._clock = clock
+        self._new_id = new_id
+        self._on_death = on_death
+        self._log_dir = log_dir
+        self._pattern = pattern
+        self._grace = stop_grace_sec
+        self._roots: dict[int, Process] = {}
+        self._parts: dict[int, list[Process]] = {}
+        self._tasks = Tasks("supervisor")
+        self._stopping = False
+
+    async def start(self) -> None:
+        """Launch and adopt; every rank has its incarnation then.
+
+        An adopted process that is gone since the NodeManager last ran is reported. Raises ConfigError for a command
+        that does not exist or a pid that never ran.
+        """
+        for spec in self._specs:
+            if spec.command and shutil.which(spec.command[0]) is None:
+                raise ConfigError(f"engines: rank {spec.rank}: there is no command {spec.command[0]!r}")
+        known = self._journal.state.engines
+        present: dict[int, EngineProcess] = {}
+        for spec in self._specs:
+            last = known.get(spec.rank)
+            present[spec.rank] = self._begin(spec, last)
+        await self._journal.update(lambda state: _begun(state, present, self._new_id))
+        for root in self._roots.values():
+            root.watch()
+        for spec in self._specs:
+            if spec.pid and spec.rank not in self._roots:
+                self._report(spec.rank, spec.pid, f"pid {spec.pid} ended while the NodeManager was away")
+
+    def incarnation(self, rank: int) -> str:
+        """Identity of the present process (or endpoint) of a rank."""
+        return self._journal.state.engines[rank].incarnation
+
+    async def watch_descendants(self) -> None:
+        """From now on the exit of a matching descendant is evidence too; called at readiness."""
+        for rank, root in self._roots.items():
+            found = await asyncio.to_thread(procfs.descendants, root.pid, self._pattern)
+            watched = {part.pid for part in self._parts.get(rank, ())}
+            for pid, title in found:
+                if pid not in watched:
+                    self._watch_part(rank, pid, title)
+
+    async def kill(self, rank: int) -> None:
+        """End what is left of a removed rank with SIGKILL.
+
+        Raises FtError INTERNAL when a process does not end; nothing happens where none is supervised.
+        """
+        for process in self._all(rank):
+            process.signal(signal.SIGKILL)
+        for process in self._all(rank):
+            if not await process.wait(KILL_SEC):
+                raise FtError(
+                    Reason.INTERNAL,
+                    f"pid {process.pid} of rank {rank} did not end within {KILL_SEC:g} s of SIGKILL; it may come back",
+                )
+
+    async def stop(self, *, adopted: bool) -> None:
+        """End the launched engines, and the adopted ones too where asked: SIGTERM, then SIGKILL. Idempotent."""
+        self._stopping = True
+        ranks = [rank for rank, root in self._roots.items() if adopted or isinstance(root, Launched)]
+        ended = [self._tasks.spawn(f"stop rank {rank}", self._end(rank)) for rank in ranks]
+        await asyncio.gather(*ended)
+        for rank in list(self._roots):
+            for process in self._all(rank):
+                process.close()
+        self._roots.clear()
+        self._parts.clear()
+        await self._tasks.close()
+
+    def _begin(self, spec: EngineSpec, last: EngineProcess | None) -> EngineProcess:
+        """The process of a rank now; its incarnation is empty when it is not the one that was known."""
+        if spec.command:
+            log = self._log_dir / f"engine-rank{spec.rank}.log"
+            root: Process = Launched(spec.command, log, lambda process: self._exited(spec.rank, process))
+        elif spec.pid:
+            try:
+                root = Process(spec.pid, f"pid {spec.pid}", lambda process: self._exited(spec.rank, process))
+            except ProcessLookupError:
+                if last is None or last.pid != spec.pid:
+                    raise ConfigError(f"engines: rank {spec.rank}: pid {spec.pid} does not run") from None
+                return last
+        else:
+            return last if last and not last.pid else EngineProcess("")
+        if last and (last.pid, last.started) == (root.pid, root.started):
+            self._roots[spec.rank] = root
+            return last
+        if last and spec.pid and last.pid == spec.pid:
+            root.close()
+            return last
+        self._roots[spec.rank] = root
+        _log.info("engine process", rank=spec.rank, pid=root.pid, launched=bool(spec.command))
+        return EngineProcess("", root.pid, root.started)
+
+    def _watch_part(self, rank: int, pid: int, title: str) -> None:
+        try:
+            part = Process(pid, title, lambda process: self._exited(rank, process))
+        except ProcessLookupError:
+            self._report(rank, pid, f"{title} (pid {pid}) ended at readiness")
+            return
+        part.watch()
+        self._parts.setdefault(rank, []).append(part)
+        _log.info("watching process of engine", rank=rank, pid=pid, title=title)
+
+    def _exited(self, rank: int, process: Process) -> None:
+        self._report(rank, process.pid, f"{process.title} (pid {process.pid}) {process.how()}")
+
+    def _report(self, rank: int, pid: int, detail: str) -> None:
+        if not self._stopping:
+            _log.warning("engine process ended", rank=rank, pid=pid, detail=detail)
+            self._on_death(DeathReport(rank, self.incarnation(rank), pid, detail, self._clock.now()))
+
+    async def _end(self, rank: int) -> None:
+        root = self._roots[rank]
+        root.signal(signal.SIGTERM)
+        if not await root.wait(self._grace):
+            _log.warning("engine does not end, killing it", rank=rank, pid=root.pid, grace=self._grace)
+        try:
+            await self.kill(rank)
+        except FtError as error:
+            _log.error("engine stays behind", rank=rank, reason=str(error))
+
+    def _all(self, rank: int) -> Iterable[Process]:
+        root = self._roots.get(rank)
+        return () if root is None else (root, *self._parts.get(rank, ()))
+
+
+def _begun(state: NodeState, present: Mapping[int, EngineProcess], new_id: Callable[[], str]) -> NodeState:
+    """State with incarnations for what is new; then the pod was not ready yet, whatever was before."""
+    engines, starts = dict(present), state.engine_starts
+    for rank, engine in present.items():
+        if not engine.incarnation:
+            starts += 1
+            engines[rank] = replace(engine, incarnation=f"{new_id()}.{starts}")
+    ready = state.ready and starts == state.engine_starts
+    return replace(state, engines=engines, engine_starts=starts, ready=ready)
