@@ -1,0 +1,52 @@
+"""The table has every method that is served, and none that does not exist."""
+
+from google.protobuf import descriptor_pool
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from motor_ft.v1 import (
+    common_pb2,
+    controller_pb2,
+    coordinator_pb2,
+    engine_pb2,
+    fault_report_pb2,
+    node_lifecycle_pb2,
+    node_manager_pb2,
+)
+from motor_ft.wire.policy import POLICIES, Lease
+
+FILES = [
+    controller_pb2,
+    coordinator_pb2,
+    engine_pb2,
+    fault_report_pb2,
+    node_lifecycle_pb2,
+    node_manager_pb2,
+    health_pb2,
+    reflection_pb2,
+]
+METHODS = {
+    f"/{service.full_name}/{method.name}": method
+    for file in FILES
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+
+
+def test_the_table_has_exactly_the_methods_of_the_services() -> None:
+    assert POLICIES.keys() == METHODS.keys()
+
+
+def test_exactly_the_methods_with_a_header_are_commands() -> None:
+    header = descriptor_pool.Default().FindMessageTypeByName(common_pb2.CommandHeader.DESCRIPTOR.full_name)
+    fenced = {
+        name
+        for name, method in METHODS.items()
+        if any(field.message_type is header for field in method.input_type.fields)
+    }
+    assert {name for name, policy in POLICIES.items() if policy.command} == fenced
+
+
+def test_only_commands_are_deduplicated_or_leased() -> None:
+    for name, policy in POLICIES.items():
+        assert policy.command or not (policy.dedupe or policy.lease is not Lease.NONE), name
