@@ -16,6 +16,8 @@ from motor_ft.model.topology import Device, Endpoint, FtCapability, Registration
 from motor_ft.v1 import common_pb2, fault_report_pb2
 from motor_ft.wire.enums import APPLY_OUTCOME, ENGINE_STATUS, FT_STATE, PROBLEM, ROLE
 
+_MAX_DURATION_SEC = 315_576_000_000  # 10,000 years, as the well-known type says
+
 
 def demand(condition: bool, path: str, what: str) -> None:
     """Raise FieldError for the field at ``path`` unless ``condition`` holds."""
@@ -49,10 +51,10 @@ def duration_to_pb(sec: float) -> Duration:
 
 def duration_from_pb(duration: Duration, path: str = "duration") -> float:
     """Return seconds; an absent Duration reads as 0, so ask ``HasField`` where that differs."""
-    try:
-        return duration.ToNanoseconds() / 1_000_000_000
-    except ValueError as error:
-        raise FieldError({path: str(error)}) from error
+    sec, nanos = duration.seconds, duration.nanos
+    valid = abs(sec) <= _MAX_DURATION_SEC and abs(nanos) < 1_000_000_000 and sec * nanos >= 0
+    demand(valid, path, f"{sec} s and {nanos} ns are no duration")
+    return sec + nanos / 1_000_000_000
 
 
 def command_to_header(command: Command) -> common_pb2.CommandHeader:
