@@ -58,11 +58,7 @@ Row = Callable[[Snapshot, float], Decision | None]
 
 def decide(snapshot: Snapshot, now: float) -> Decision:
     """The first row that fits decides."""
-    for row in ROWS:
-        decision = row(snapshot, now)
-        if decision is not None:
-            return decision
-    raise AssertionError("the last row fits everything")
+    return next(decision for row in ROWS if (decision := row(snapshot, now)) is not None)
 
 
 def _blocked(snapshot: Snapshot, now: float) -> Decision | None:
@@ -130,4 +126,5 @@ ROWS: tuple[Row, ...] = (
     _all_dead,
     _incomplete,
 )
-"""Rows of recovery.md section 4 in their order; rows 0 to 4 (special strategies and hardware) stand before row 5."""
+"""Rows of recovery.md section 4 in their order, the last fits everything; rows 0 to 4 (special strategies and hardware)
+stand before row 5."""

@@ -111,8 +111,7 @@ def _recovery(state: Transaction) -> Judgement:
 
 
 def _plan(state: Transaction) -> ScaleDownPlan:
-    if state.plan is None:
-        raise AssertionError("a transaction past FREEZING has a plan")
+    assert state.plan is not None, "a transaction past FREEZING has a plan"
     return state.plan
 
 
