@@ -36,13 +36,17 @@ NO_SURVIVOR = "no survivor is left"
 
 def begin(spec: Spec) -> Advance:
     """Start: a duplicate ends at once, anything else is written down as DECIDING first."""
-    unreachable = frozenset(r for r, s in spec.candidates.items() if s is EvidenceSource.STATUS_UNREACHABLE)
-    state = Transaction(spec, Step.BEGINNING, spec.previous_phase, frozenset(spec.candidates), unreachable)
-    if state.removed <= spec.dead_committed:
-        if spec.previous_phase is Phase.SCALED_DOWN_RUNNING:
-            return done(state, Outcome.SUCCEEDED)
-        return fail(state, FailureCode.DUPLICATE_REQUEST, f"ranks {sorted(state.removed)} are already removed")
-    return persist(state, Phase.DECIDING)
+    removed = spec.active & spec.candidates.keys()
+    unreachable = frozenset(r for r in removed if spec.candidates[r] is EvidenceSource.STATUS_UNREACHABLE)
+    state = Transaction(spec, Step.BEGINNING, spec.previous_phase, removed, unreachable)
+    if removed:
+        return persist(state, Phase.DECIDING)
+    ranks = sorted(spec.candidates)
+    if not ranks or not spec.dead_committed.issuperset(ranks):
+        return fail(state, FailureCode.TOPOLOGY_INVALID, f"of the candidates {ranks} none is an active rank")
+    if spec.previous_phase is Phase.SCALED_DOWN_RUNNING:
+        return done(state, Outcome.SUCCEEDED)
+    return fail(state, FailureCode.DUPLICATE_REQUEST, f"ranks {ranks} are already removed")
 
 
 def begun(state: Transaction, event: fx.Persisted, now: float) -> Advance:
