@@ -196,7 +196,7 @@ def _apply_ready(state: Transaction, now: float) -> Advance:
     asked = {address: ranks for address, ranks in asked.items() if ranks}
     if not asked:
         return _freeze(state, now)
-    return query(replace(state, step=Step.RECHECKING, unreachable=frozenset(), wake_at=None), asked)
+    return query(replace(state, step=Step.RECHECKING, wake_at=None), asked)
 
 
 def rechecked(state: Transaction, event: fx.Observed, now: float) -> Advance:
@@ -204,7 +204,7 @@ def rechecked(state: Transaction, event: fx.Observed, now: float) -> Advance:
     state = replace(with_readings(state, event), errors=())
     if state.waiting:
         return state, ()
-    back = tuple(seen for rank, seen in state.seen.items() if rank in state.removed and not still_dead(seen))
+    back = tuple(seen for rank, seen in state.seen.items() if rank in state.unreachable and not still_dead(seen))
     if back:
         names = sorted(seen.rank for seen in back)
         return cancel(replace(state, learned=back, cancelled=f"ranks {names} answer again"))
