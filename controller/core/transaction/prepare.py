@@ -120,10 +120,13 @@ def _judge_round(state: Transaction, now: float) -> Advance:
         return _apply_ready(state, now)
     if now >= state.deadline:
         return fail(state, FailureCode.APPLY_READY_TIMEOUT, group.text)
-    state = replace(state, wake_at=min(now + state.spec.limits.poll_interval, state.deadline))
     if state.phase is Phase.DECIDING:
         return persist(state, Phase.WAITING_ENGINE_FAULT)
-    return state, ()
+    return _wait(state, now)
+
+
+def _wait(state: Transaction, now: float) -> Advance:
+    return replace(state, wake_at=min(now + state.spec.limits.poll_interval, state.deadline)), ()
 
 
 def waiting_persisted(state: Transaction, event: fx.Persisted, now: float) -> Advance:
@@ -132,7 +135,7 @@ def waiting_persisted(state: Transaction, event: fx.Persisted, now: float) -> Ad
     if event.error:
         return fail(state, FailureCode.PERSIST_FAILED, event.error)
     state = replace(state, phase=Phase.WAITING_ENGINE_FAULT)
-    return cancel(state) if state.cancelled else (state, ())
+    return cancel(state) if state.cancelled else _wait(state, now)
 
 
 def observe_again(state: Transaction, event: fx.Event, now: float) -> Advance:
