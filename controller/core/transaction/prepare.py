@@ -109,7 +109,9 @@ def _judge_round(state: Transaction, now: float) -> Advance:
         return cancel(state)
     if state.errors:
         return fail(state, FailureCode.ENGINE_FAILED, "; ".join(state.errors))
-    judgements = {rank: judge_ready(seen) for rank, seen in state.seen.items()}
+    if unread := sorted(state.survivors - state.seen.keys()):
+        return fail(state, FailureCode.ENGINE_FAILED, f"ranks {unread} are missing in the answers")
+    judgements = {rank: judge_ready(state.seen[rank]) for rank in state.survivors}
     state = remove(state, frozenset(rank for rank, j in judgements.items() if j.verdict is Verdict.DEAD))
     if not state.survivors:
         return fail(state, FailureCode.ENGINE_FAILED, NO_SURVIVOR)
