@@ -185,11 +185,13 @@ def with_readings(state: Transaction, event: fx.Observed) -> Transaction:
 
 
 def newer(state: Transaction, readings: tuple[EngineObservation, ...]) -> Transaction:
-    """Keep the later reading of each rank; a reading that never reached the engine (counter 0) counts as later."""
+    """Keep the later reading of each rank. A reading that never reached the engine (counter 0) counts as later, and so
+    does one of another incarnation: their counters do not compare."""
     seen = dict(state.seen)
     for reading in readings:
         known = seen.get(reading.rank)
-        if known is None or reading.observation == 0 or reading.observation > known.observation:
+        same = known is not None and known.incarnation == reading.incarnation
+        if known is None or not same or not 0 < reading.observation <= known.observation:
             seen[reading.rank] = reading
     return replace(state, seen=seen)
 
