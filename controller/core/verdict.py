@@ -41,11 +41,12 @@ def judge_ready(seen: EngineObservation) -> Judgement:
 def judge_recovery(seen: EngineObservation, incarnation: str, accepted: RankOutcome, request_id: str) -> Judgement:
     """Has this survivor carried out our command? Only a reading that started after its 202 says anything."""
     rank = f"rank {seen.rank}"
-    if seen.incarnation != incarnation and seen.status is not EngineStatus.UNKNOWN:
+    unread = seen.status is EngineStatus.UNKNOWN
+    if seen.incarnation != incarnation and not unread:
         return Judgement(Verdict.FAILED, f"{rank} is another engine now ({seen.incarnation})")
-    if 0 < seen.observation <= accepted.observation:
+    if seen.observation <= accepted.observation and not (unread and seen.observation == 0):
         return Judgement(Verdict.WAIT, f"{rank}: the reading is older than its acceptance")
-    if seen.status is EngineStatus.UNKNOWN:
+    if unread:
         return Judgement(Verdict.FAILED, f"{rank} could not be read ({seen.problem}): {seen.detail}")
     if seen.status is EngineStatus.DEAD:
         return Judgement(Verdict.FAILED, f"{rank} is dead: {seen.ft_error}".removesuffix(": "))
