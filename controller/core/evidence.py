@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from controller.core.reports import EngineFault, EngineHealthy, ProcessDeath
-from motor_ft.model.engine import EngineObservation, EngineStatus, EvidenceSource
+from motor_ft.model.engine import EngineStatus, EvidenceSource
 
 FAULTY = frozenset({EngineStatus.UNHEALTHY, EngineStatus.DEAD})
 
@@ -124,19 +124,19 @@ def strategy_ended(evidence: Evidence, now: float) -> Evidence:
 
 
 def as_baseline(evidence: Evidence, now: float) -> Evidence:
-    """READY: faults that are there already start nothing until they clear and return."""
-    return _collect(replace(evidence, ignored=evidence.unhealthy | evidence.dead), now)
+    """READY: faults that are there already start nothing until they clear and return.
+
+    Processes that ended on the way to READY were replaced by the engines that are ready now.
+    """
+    ranks = {rank: replace(slot, exited=False, first_dead=None) for rank, slot in evidence.ranks.items()}
+    settled = replace(evidence, ranks=ranks, ignored=frozenset())
+    return _collect(replace(settled, ignored=settled.unhealthy | settled.dead), now)
 
 
 def survivor_seen_unhealthy(evidence: Evidence, ranks: frozenset[int]) -> dict[int, float]:
     """First U of each rank of ``ranks`` that is U; the engine's recovery window runs from there."""
     times = {rank: evidence.slot(rank).first_unhealthy for rank in ranks & evidence.unhealthy}
     return {rank: since for rank, since in times.items() if since is not None}
-
-
-def observation_is_evidence(seen: EngineObservation) -> EvidenceSource | None:
-    """Source of an engine's own word, None when it is no evidence."""
-    return EvidenceSource.ENGINE_REPORTED if seen.status in FAULTY else None
 
 
 def _same_engine(slot: RankEvidence, incarnation: str, now: float | None = None) -> RankEvidence:

@@ -29,7 +29,7 @@ class RuntimeRecord:
 
 @dataclass(frozen=True, slots=True)
 class IdentityRecord:
-    """Who the instance is: fixed at assembly, but for ``baseline`` (at READY) and ``superseded``/``ready``."""
+    """Who the instance is: fixed at assembly; ``ready`` and ``baseline`` (ranks with faults by then) come at READY."""
 
     instance_id: int
     job_name: str
@@ -40,5 +40,4 @@ class IdentityRecord:
     tp_size: int
     pods: tuple[Registration, ...]
     ready: bool = False
-    baseline_dead: tuple[int, ...] = ()
-    deleted: bool = False
+    baseline: tuple[int, ...] = ()

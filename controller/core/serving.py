@@ -53,10 +53,10 @@ def project(
 ) -> ServingInstance | None:
     """What of the instance may be published right now; None for nothing.
 
-    Withdrawn, not ready, deleted or RECONFIGURING: nothing. Otherwise every endpoint of an active rank; pods without
+    Withdrawn, not ready or RECONFIGURING: nothing. Otherwise every endpoint of an active rank; pods without
     one vanish.
     """
-    if withdrawn or identity.deleted or not identity.ready or phase is Phase.RECONFIGURING:
+    if withdrawn or not identity.ready or phase is Phase.RECONFIGURING:
         return None
     dead = frozenset(dead_committed)
     pods = []

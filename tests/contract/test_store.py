@@ -82,7 +82,7 @@ REGISTRATION = Registration(
 def identity(instance_id: int) -> IdentityRecord:
     """An identity with every field set."""
     return IdentityRecord(
-        instance_id, "job", "model", "vllm", Role.UNION, 4, 1, (REGISTRATION,), ready=True, baseline_dead=(1,)
+        instance_id, "job", "model", "vllm", Role.UNION, 4, 1, (REGISTRATION,), ready=True, baseline=(1,)
     )
 
 

@@ -131,20 +131,18 @@ def renewed(state: Transaction, event: fx.Guarded, now: float) -> Advance:
 
 
 def _commit_rest(state: Transaction, now: float) -> Advance:
-    """Commit at everybody who has not confirmed yet and whose lease leaves time for an answer; give the others up."""
-    limits = state.spec.limits
-    rest = [p for p in state.participants if p.address not in state.committed | state.lost]
-    late = frozenset(p.address for p in rest if state.lease_end[p.address] - 2 * limits.request_timeout <= now)
-    state = replace(state, lost=state.lost | late, wake_at=None)
-    again = [p for p in rest if p.address not in late]
-    if not again:
-        return _commit_over(state, now)
-    state = replace(state, waiting=frozenset(p.address for p in again))
-    return state, tuple(fx.Finalize(p.address, commit=True, retired=p.removed) for p in again)
+    """Commit at everybody who has not confirmed yet, while every lease leaves time for an answer."""
+    rest = [p for p in state.participants if p.address not in state.committed]
+    last_call = now + 2 * state.spec.limits.request_timeout
+    late = frozenset(p.address for p in rest if state.lease_end[p.address] <= last_call)
+    if late:
+        return _commit_failed(replace(state, lost=late))
+    state = replace(state, waiting=frozenset(p.address for p in rest), errors=(), wake_at=None)
+    return state, tuple(fx.Finalize(p.address, commit=True, retired=p.removed) for p in rest)
 
 
 def committed(state: Transaction, event: fx.Finalized, now: float) -> Advance:
-    """One NodeManager has confirmed, refused, or not answered: those are asked again."""
+    """One NodeManager has confirmed, refused (which ends it), or not answered: those are asked again."""
     state = replace(state, waiting=state.waiting - {event.address})
     if not event.error:
         state = replace(state, committed=state.committed | {event.address})
@@ -153,22 +151,21 @@ def committed(state: Transaction, event: fx.Finalized, now: float) -> Advance:
         state = replace(state, lost=lost, errors=(*state.errors, f"{event.address}: {event.error}"))
     if state.waiting:
         return state, ()
-    if all(p.address in state.committed | state.lost for p in state.participants):
-        return _commit_over(state, now)
+    if state.lost:
+        return _commit_failed(state)
+    if all(p.address in state.committed for p in state.participants):
+        return _record(replace(state, step=Step.RECORDING, marks={**state.marks, "committed": now}))
     return replace(state, wake_at=now + state.spec.limits.poll_interval), ()
 
 
 def commit_again(state: Transaction, event: fx.Tick, now: float) -> Advance:
     """The poll interval is over."""
-    return (state, ()) if state.waiting else _commit_rest(replace(state, errors=()), now)
+    return (state, ()) if state.waiting else _commit_rest(state, now)
 
 
-def _commit_over(state: Transaction, now: float) -> Advance:
-    if state.lost:
-        text = f"not committed by {', '.join(sorted(state.lost))}: {'; '.join(state.errors)}"
-        return fail(state, FailureCode.COMMIT_FAILED, text)
-    state = replace(state, step=Step.RECORDING, marks={**state.marks, "committed": now})
-    return _record(state)
+def _commit_failed(state: Transaction) -> Advance:
+    why = "; ".join(state.errors) or "the guard lease leaves no time for it"
+    return fail(state, FailureCode.COMMIT_FAILED, f"not committed by {', '.join(sorted(state.lost))}: {why}")
 
 
 def _record(state: Transaction) -> Advance:

@@ -1,0 +1,79 @@
+"""Which pods speak, in which state their endpoints are, and what that makes of the instance (recovery.md section 4)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from controller.core.reports import EndpointState
+from controller.core.status import InstanceState
+from motor_ft.model.errors import FtError, Reason
+from motor_ft.model.topology import EndpointStatus, Registration
+
+
+@dataclass(frozen=True, slots=True)
+class PodLiveness:
+    """One pod. ``incarnation`` is empty until it has said Hello to this Controller; times are monotonic."""
+
+    registration: Registration
+    incarnation: str = ""
+    incarnation_number: int = 0
+    connected: bool = False
+    last_heard: float | None = None
+    snapshot_seen: bool = False
+    ready: bool = False
+    endpoints: Mapping[tuple[int, bool], EndpointStatus] = field(default_factory=dict)
+
+    def heard(self, states: tuple[EndpointState, ...], now: float) -> "PodLiveness":
+        """A heartbeat or snapshot."""
+        endpoints = {(state.rank, state.headless): state.status for state in states}
+        return replace(self, endpoints=endpoints, last_heard=now)
+
+    def silent(self, now: float, ttl: float) -> bool:
+        """Nothing was heard for the TTL; at exactly the TTL it is silent."""
+        return self.last_heard is None or now - self.last_heard >= ttl
+
+    def serves(self, rank: int) -> bool:
+        """The routable endpoint of a rank is normal."""
+        return self.endpoints.get((rank, False)) is EndpointStatus.NORMAL
+
+
+def check_heartbeat(
+    pod: Registration,
+    states: tuple[EndpointState, ...],
+    *,
+    committed: frozenset[int],
+    pending: frozenset[int],
+    scale_down_enabled: bool,
+) -> None:
+    """The set of a heartbeat must be exactly what is expected (RFC section 6); raises TOPOLOGY_MISMATCH.
+
+    Feature on: own - committed, or own - committed - pending inside the window; empty only when all own ranks are
+    gone. Feature off: own. A mismatch is never evidence.
+    """
+    own = {(endpoint.rank, endpoint.headless) for endpoint in pod.endpoints}
+    told = {(state.rank, state.headless) for state in states}
+    expected = [own]
+    if scale_down_enabled:
+        rest = {key for key in own if key[0] not in committed}
+        expected = [rest, {key for key in rest if key[0] not in pending}]
+    if told not in expected:
+        names = " or ".join(str(sorted(rank for rank, _ in keys)) for keys in expected)
+        raise FtError(
+            Reason.TOPOLOGY_MISMATCH,
+            f"heartbeat of pod {pod.pod_name} names ranks {sorted(rank for rank, _ in told)}, expected {names}",
+        )
+
+
+def serving_complete(pods: Mapping[str, PodLiveness], active: frozenset[int], now: float, ttl: float) -> bool:
+    """Every active rank has a normal endpoint in a pod that speaks."""
+    return all(any(pod.serves(rank) and not pod.silent(now, ttl) for pod in pods.values()) for rank in active)
+
+
+def instance_state(current: InstanceState, *, complete: bool, suppressed: bool) -> InstanceState:
+    """INITIAL → ACTIVE ↔ INACTIVE; the way to INACTIVE is suppressed while faults are judged or a transaction runs."""
+    if current is InstanceState.DELETED:
+        return current
+    if complete:
+        return InstanceState.ACTIVE
+    if current is InstanceState.ACTIVE and not suppressed:
+        return InstanceState.INACTIVE
+    return current

@@ -1,0 +1,94 @@
+"""What every instance actor needs from the world; built once by the composition root."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from controller.core.phases import Phase
+from controller.core.ports import Clock, Runtime, ServingPublisher, Store, Strategy
+from controller.core.transaction import Limits, Spec
+from controller.fault_manager.board import Board
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Switches and times (seconds) of recovery.md section 9."""
+
+    enable_fault_tolerance: bool = True
+    enable_dp_scale_down: bool = False
+    limits: Limits = field(default_factory=Limits)
+    fault_collection_timeout: float = 60.0
+    engine_recovery_timeout: float = 120.0
+    strategy_center_check_interval: float = 10.0
+    heartbeat_interval: float = 3.0
+    heartbeat_ttl: float = 10.0
+    poll_interval: float = 1.0
+    engine_request_timeout: float = 4.0
+    status_unreachable_threshold: int = 1
+
+    @property
+    def scale_down_enabled(self) -> bool:
+        """``enable_dp_scale_down_proxy`` of RFC section 6."""
+        return self.enable_fault_tolerance and self.enable_dp_scale_down
+
+
+class Strategies(Protocol):
+    """Builds strategies; an instance runs at most one."""
+
+    def dp_scale_down(self, spec: Spec, runtime: Runtime) -> Strategy:
+        """One transaction."""
+        ...
+
+    def instance_reconfiguration(
+        self,
+        instance_id: int,
+        request_id: str,
+        addresses: Sequence[str],
+        reason: str,
+        runtime: Runtime,
+        replaced: Callable[[], Awaitable[object]],
+    ) -> Strategy:
+        """Stop everybody; ``replaced`` returns when a newer instance of the job is READY."""
+        ...
+
+
+class Observer(Protocol):
+    """Metrics of the FaultManager."""
+
+    def phase(self, instance_id: int, phase: Phase) -> None:
+        """The phase that is reported."""
+        ...
+
+    def serving(self, instance_id: int, published: bool) -> None:
+        """Whether the Coordinators hold the projection."""
+        ...
+
+    def decision(self, action: str) -> None:
+        """A decision that changed something."""
+        ...
+
+    def strategy(self, name: str, outcome: str) -> None:
+        """A strategy has ended."""
+        ...
+
+    def automation_stopped(self, instance_id: int, stopped: bool) -> None:
+        """A person has to look at the instance."""
+        ...
+
+    def forget(self, instance_id: int) -> None:
+        """The instance is gone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Everything an actor may use."""
+
+    settings: Settings
+    clock: Clock
+    new_id: Callable[[], str]
+    store: Store
+    publisher: ServingPublisher
+    strategies: Strategies
+    board: Board
+    observer: Observer

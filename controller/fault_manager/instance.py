@@ -1,0 +1,467 @@
+"""The actor of one instance: what is reported → evidence → decision → at most one strategy (RFC section 4).
+
+Reports change the actor's state at once and wake its one task; the task looks at everything that has come in since,
+decides, and starts or reaps a strategy. It sleeps until the next report or the next time that a decision named.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from controller.core import assembly
+from controller.core.decision import Action, Decision, Snapshot, decide
+from controller.core.errors import Failure, FailureCode
+from controller.core.evidence import (
+    Evidence,
+    as_baseline,
+    forget,
+    on_healthy,
+    strategy_ended,
+    survivor_seen_unhealthy,
+)
+from controller.core.liveness import instance_state, serving_complete
+from controller.core.outcome import Outcome
+from controller.core.phases import INTERRUPTED, WINDOW, Phase, restored
+from controller.core.ports import Stored, Strategy, StrategyResult
+from controller.core.records import IdentityRecord, RuntimeRecord
+from controller.core.reports import Directive, EngineHealthy, Hello, Report, Welcome
+from controller.core.serving import ServingInstance, project
+from controller.core.status import InstanceState
+from controller.core.transaction import Spec
+from controller.fault_manager.environment import Environment
+from controller.fault_manager.intake import take
+from controller.fault_manager.pods import Pods, Send, Session
+from controller.fault_manager.runtime import FtRuntime
+from controller.fault_manager.view import status_of
+from motor_ft.model.engine import EvidenceSource
+from motor_ft.model.errors import FtError, Reason
+from motor_ft.wire.log import get_logger
+from motor_ft.wire.tasks import Tasks
+
+log = get_logger(__name__)
+
+
+class InstanceActor:
+    """One instance, from the first Hello of its first pod until it is replaced."""
+
+    def __init__(
+        self,
+        instance_id: int,
+        env: Environment,
+        epoch: Callable[[], int],
+        *,
+        on_ready: Callable[["InstanceActor"], None],
+        on_gone: Callable[["InstanceActor"], None],
+    ) -> None:
+        self.instance_id = instance_id
+        self.env = env
+        self.epoch = epoch
+        self._on_ready = on_ready
+        self._on_gone = on_gone
+        self.pods = Pods()
+        self.identity: Stored[IdentityRecord] | None = None
+        self.runtime: FtRuntime | None = None
+        self.evidence = Evidence()
+        self.state = InstanceState.INITIAL
+        self.decision: Decision | None = None
+        self.strategy: Strategy | None = None
+        self.automation_stopped = False
+        self.superseded = False
+        self.replaced = asyncio.Event()
+        self.fallback_due: Failure | None = None
+        self._hold_until: float | None = None
+        self._suspicious = False
+        self._strategy_task: asyncio.Task[StrategyResult] | None = None
+        self._tasks = Tasks(f"instance-{instance_id}")
+        self._wake = asyncio.Event()
+        self._gone = False
+
+    # --- what the registry and the streams call -----------------------------------------------------------------
+
+    @property
+    def job_name(self) -> str:
+        """Job of its first pod."""
+        return next((pod.registration.job_name for pod in self.pods.all.values()), "")
+
+    @property
+    def assembled(self) -> bool:
+        """All pods have come; the topology is fixed from then on."""
+        return self.identity is not None
+
+    @property
+    def ready(self) -> bool:
+        """Every endpoint was normal once: a fact of the instance that outlives this process."""
+        return self.identity is not None and self.identity.record.ready
+
+    @property
+    def phase(self) -> Phase:
+        """The stored phase; NORMAL while the pods are still coming."""
+        return self.runtime.record.phase if self.runtime else Phase.NORMAL
+
+    @property
+    def generation(self) -> int:
+        """0 until the instance is assembled."""
+        return self.runtime.record.generation if self.runtime else 0
+
+    @property
+    def committed(self) -> frozenset[int]:
+        """Ranks that are gone for good."""
+        return frozenset(self.runtime.record.dead_committed) if self.runtime else frozenset()
+
+    @property
+    def active(self) -> frozenset[int]:
+        """Ranks that are not gone."""
+        return frozenset(self.runtime.record.original_dp_ranks) - self.committed if self.runtime else frozenset()
+
+    def restore(self, identity: Stored[IdentityRecord], runtime: Stored[RuntimeRecord], now: float) -> None:
+        """Go on after a restart of the Controller: apply is never replayed (RFC section 5)."""
+        self.identity = identity
+        self.pods = Pods(identity.record.pods)
+        self.runtime = FtRuntime(self.instance_id, runtime, self.env.store, self.show)
+        self.evidence = Evidence(ignored=frozenset(identity.record.baseline))
+        self._hold_until = now + self.env.settings.heartbeat_ttl
+        if runtime.record.phase in INTERRUPTED:
+            text = f"the Controller ended in phase {runtime.record.phase}; the transaction is not replayed"
+            self.fallback_due = Failure(FailureCode.INTERRUPTED, text)
+        elif runtime.record.phase is Phase.RECONFIGURING:
+            self.fallback_due = Failure(FailureCode.INTERRUPTED, "the Controller ended while it reconfigured")
+
+    def start(self) -> None:
+        """Begin to run."""
+        self._tasks.spawn("actor", self._run())
+
+    async def close(self) -> None:
+        """End the actor and its strategy; what was stored goes on after the next start."""
+        await self._tasks.close()
+
+    def admit(self, hello: Hello, send: Send) -> Session:
+        """A pod says Hello."""
+        if self.identity is None:
+            self._admit_to_assembly(hello)
+        session = self.pods.admit(hello, send)
+        if self._suspicious:
+            send(self._directive())
+        self.wake()
+        return session
+
+    def _admit_to_assembly(self, hello: Hello) -> None:
+        others = [pod for uid, pod in self.pods.all.items() if uid != hello.reporter_id]
+        assembly.check_fits(hello.registration, [pod.registration for pod in others if pod.connected])
+        for uid, pod in list(self.pods.all.items()):
+            if uid != hello.reporter_id and not pod.connected:
+                self.pods.drop(uid)
+
+    def welcome(self) -> Welcome:
+        """Answer to Hello."""
+        settings = self.env.settings
+        return Welcome(
+            instance_id=self.instance_id,
+            controller_epoch=self.epoch(),
+            generation=self.generation,
+            heartbeat_interval_sec=settings.heartbeat_interval,
+            heartbeat_ttl_sec=settings.heartbeat_ttl,
+            enable_dp_scale_down_proxy=settings.scale_down_enabled,
+            poll_interval_sec=settings.poll_interval,
+            status_unreachable_threshold=settings.status_unreachable_threshold,
+            engine_request_timeout_sec=settings.engine_request_timeout,
+        )
+
+    def report(self, uid: str, report: Report) -> None:
+        """Take one report; raises FtError when it is refused."""
+        before = self._dead()
+        take(self, uid, report)
+        self._tell_strategy(before)
+        self.wake()
+
+    def _dead(self) -> dict[int, EvidenceSource | None]:
+        return {rank: self.evidence.slot(rank).dead_source for rank in self.evidence.dead}
+
+    def _tell_strategy(self, before: dict[int, EvidenceSource | None]) -> None:
+        if self.strategy is None:
+            return
+        dead = self._dead()
+        for rank, source in dead.items():
+            if source is not None and before.get(rank) is not source:
+                self.strategy.died(rank, source)
+        if before and not dead:
+            self.strategy.stop("every DEAD rank is back")
+
+    def supersede(self) -> None:
+        """A newer instance of the job is READY."""
+        self.superseded = True
+        self.replaced.set()
+        if self.strategy is not None:
+            self.strategy.stop("superseded by a newer instance of the job")
+        self.wake()
+
+    def wake(self) -> None:
+        """Something has changed."""
+        self._wake.set()
+
+    def projection(self) -> ServingInstance | None:
+        """What may be published now."""
+        if self.identity is None or self.runtime is None:
+            return None
+        record = self.runtime.record
+        withdrawn = self.runtime.volatile.withdrawn or self.superseded
+        return project(self.identity.record, record.phase, record.dead_committed, withdrawn=withdrawn)
+
+    def confirmed(self, view: ServingInstance | None) -> None:
+        """All Coordinators hold this view."""
+        if self.runtime is None:
+            return
+        serving = view is not None and view == self.projection()
+        self.runtime.published(serving=serving)
+        if serving and self.runtime.volatile.last_error.startswith(FailureCode.PUBLISH_PENDING):
+            self.runtime.clear_error()
+
+    def show(self) -> None:
+        """Put the present status on the board."""
+        status = status_of(self)
+        if self.env.board.put(status):
+            self.env.observer.phase(self.instance_id, status.phase)
+            self.env.observer.serving(self.instance_id, status.serving_published)
+
+    # --- the task ---------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while not self._gone:
+            self._wake.clear()
+            try:
+                look_again = await self._step()
+            except FtError as error:  # the store: nothing was decided on what is not written, so look again later
+                log.error("step not finished", instance_id=self.instance_id, error=str(error))
+                look_again = self.env.clock.now() + self.env.settings.limits.poll_interval
+            self.show()
+            if not self._gone:
+                await self._sleep_until(look_again)
+
+    async def _sleep_until(self, look_again: float) -> None:
+        try:
+            async with asyncio.timeout(max(0.0, look_again - self.env.clock.now())):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _step(self) -> float:
+        """Everything that is due now; returns when to look again without a report."""
+        now = self.env.clock.now()
+        self._reap(now)
+        if self.identity is None:
+            await self._assemble()
+        if self.identity is not None and self.runtime is not None:
+            await self._settle_phase(self.runtime)
+            await self._become_ready(self.identity, now)
+            self._watch_liveness(now)
+            self._decide(self.runtime, now)
+            self._watch_closely()
+        if self.superseded and self.strategy is None:
+            await self._leave()
+        times = [now + self.env.settings.strategy_center_check_interval, self._hold_until]
+        if self.decision is not None:
+            times.append(self.decision.look_again)
+        times += [pod.last_heard + self.env.settings.heartbeat_ttl for pod in self.pods.all.values() if pod.last_heard]
+        return min(at for at in times if at is not None and at > now)
+
+    async def _assemble(self) -> None:
+        pods = [pod.registration for pod in self.pods.all.values()]
+        if not assembly.complete(pods):
+            return
+        identity = assembly.identity(self.instance_id, pods)
+        store = self.env.store
+        stored = await store.runtime(self.instance_id)  # there already when the second write failed before
+        if stored is None:
+            record = RuntimeRecord(Phase.NORMAL, 1, tuple(range(identity.dp_size)))
+            stored = Stored(record, await store.save_runtime(self.instance_id, record, 0))
+        self.identity = Stored(identity, await store.save_identity(identity, 0))
+        self.runtime = FtRuntime(self.instance_id, stored, store, self.show)
+        log.info("instance assembled", instance_id=self.instance_id, job=identity.job_name, pods=len(pods))
+
+    async def _settle_phase(self, runtime: FtRuntime) -> None:
+        """After a restart, bring the stored phase to where the instance goes on."""
+        if self.strategy is None and runtime.record.phase in WINDOW:
+            if self.fallback_due is None and runtime.record.phase is not Phase.POST_SCALE_CLEANUP:
+                self.fallback_due = Failure(FailureCode.INTERRUPTED, f"nothing runs in {runtime.record.phase}")
+            await runtime.persist(restored(runtime.record.phase))
+
+    async def _become_ready(self, identity: Stored[IdentityRecord], now: float) -> None:
+        pods = self.pods.all
+        if identity.record.ready or not all(pod.ready for pod in pods.values()):
+            return
+        if not serving_complete(pods, self.active, now, self.env.settings.heartbeat_ttl):
+            return
+        evidence = as_baseline(self.evidence, now)
+        record = replace(identity.record, ready=True, baseline=tuple(sorted(evidence.ignored)))
+        self.identity = Stored(record, await self.env.store.save_identity(record, identity.revision))
+        self.evidence = as_baseline(self.evidence, now)
+        log.info("instance ready", instance_id=self.instance_id, job=record.job_name)
+        self._on_ready(self)
+        timeout = self.env.settings.limits.request_timeout
+        self._tasks.spawn("publish", self.env.publisher.publish(self.instance_id, timeout))
+
+    def _watch_liveness(self, now: float) -> None:
+        complete = self.ready and serving_complete(self.pods.all, self.active, now, self.env.settings.heartbeat_ttl)
+        suppressed = self.evidence.collecting_since is not None or self.phase in WINDOW
+        self.state = instance_state(self.state, complete=complete, suppressed=suppressed)
+
+    def _settled(self, now: float) -> bool:
+        """After a restart: every pod has sent its Snapshot, or one TTL has passed."""
+        if self._hold_until is None:
+            return True
+        if now >= self._hold_until or all(pod.snapshot_seen for pod in self.pods.all.values()):
+            self._hold_until = None
+            return True
+        return False
+
+    # --- decide, start, reap ------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """What a decision looks at now."""
+        settings = self.env.settings
+        return Snapshot(
+            phase=self.phase,
+            ready=self.ready,
+            strategy=self.strategy.name if self.strategy else None,
+            automation_stopped=self.automation_stopped,
+            superseded=self.superseded,
+            scale_down_enabled=settings.scale_down_enabled,
+            active=self.active,
+            unhealthy=self.evidence.unhealthy & self.active,
+            dead=self.evidence.dead & self.active,
+            collecting_since=self.evidence.collecting_since,
+            collection_timeout_sec=settings.fault_collection_timeout,
+        )
+
+    def _decide(self, runtime: FtRuntime, now: float) -> None:
+        if not self._settled(now):
+            return
+        if self.fallback_due is not None and self.strategy is None and not self.superseded:
+            failure, self.fallback_due = self.fallback_due, None
+            if not self.automation_stopped:
+                self._reconfigure(runtime, failure)
+            return
+        decision = decide(self.snapshot(), now)
+        if self.decision is None or (decision.action, decision.reason) != (self.decision.action, self.decision.reason):
+            log.info(
+                "decision",
+                instance_id=self.instance_id,
+                action=str(decision.action),
+                row=decision.row,
+                reason=decision.reason,
+            )
+            self.env.observer.decision(decision.action)
+        self.decision = decision
+        if decision.action is Action.DP_SCALE_DOWN:
+            self._scale_down(runtime)
+        elif decision.action is Action.INSTANCE_RECONFIGURATION:
+            self._reconfigure(runtime, Failure(FailureCode.RECONFIGURATION_REQUIRED, decision.reason))
+
+    def _scale_down(self, runtime: FtRuntime) -> None:
+        assert self.identity is not None
+        dead = self.evidence.dead & self.active
+        sources = {rank: self.evidence.slot(rank).dead_source for rank in dead}
+        spec = Spec(
+            instance_id=self.instance_id,
+            request_id=self.env.new_id(),
+            generation=runtime.record.generation + 1,
+            previous_phase=runtime.record.phase,
+            pods=self.identity.record.pods,
+            original=frozenset(runtime.record.original_dp_ranks),
+            dead_committed=self.committed,
+            candidates={rank: source for rank, source in sources.items() if source is not None},
+            unhealthy_since=survivor_seen_unhealthy(self.evidence, self.active - dead),
+            scale_down_enabled=self.env.settings.scale_down_enabled,
+            recovery_timeout=self._recovery_timeout(),
+            limits=self.env.settings.limits,
+        )
+        self._launch(self.env.strategies.dp_scale_down(spec, runtime))
+
+    def _recovery_timeout(self) -> float:
+        """The shortest that an engine has stated, else the configured one."""
+        assert self.identity is not None
+        capabilities = [pod.capability for pod in self.identity.record.pods]
+        stated = [
+            c.engine_recovery_timeout_sec for c in capabilities if c is not None and c.engine_recovery_timeout_sec
+        ]
+        return min(stated, default=self.env.settings.engine_recovery_timeout)
+
+    def _reconfigure(self, runtime: FtRuntime, failure: Failure) -> None:
+        assert self.identity is not None
+        runtime.show(failure=failure)
+        addresses = [pod.node_manager_address for pod in self.identity.record.pods]
+        self._launch(
+            self.env.strategies.instance_reconfiguration(
+                self.instance_id, self.env.new_id(), addresses, str(failure), runtime, self.replaced.wait
+            )
+        )
+
+    def _launch(self, strategy: Strategy) -> None:
+        log.info("strategy starts", instance_id=self.instance_id, strategy=strategy.name)
+        self.strategy = strategy
+        self._strategy_task = self._tasks.spawn(strategy.name, strategy.execute())
+        self._strategy_task.add_done_callback(lambda _: self.wake())
+
+    def _reap(self, now: float) -> None:
+        """A finished strategy is taken in before anything new is judged."""
+        task, strategy = self._strategy_task, self.strategy
+        if task is None or strategy is None or not task.done():
+            return
+        self.strategy = self._strategy_task = None
+        result = self._result(task)
+        log.info(
+            "strategy ended",
+            instance_id=self.instance_id,
+            strategy=strategy.name,
+            outcome=str(result.outcome),
+            failure=str(result.failure) if result.failure else None,
+        )
+        self.env.observer.strategy(strategy.name, result.outcome)
+        self.evidence = strategy_ended(self.evidence, now)
+        for observation in result.learned:
+            self.evidence = on_healthy(self.evidence, EngineHealthy(observation), now)
+        if result.outcome is Outcome.SUCCEEDED:
+            self.evidence = forget(self.evidence, result.removed, now)
+            if result.failure is None and self.runtime is not None:
+                self.runtime.clear_error()
+        elif result.outcome is Outcome.FAILED:
+            self._failed(strategy.name, result.failure)
+
+    def _failed(self, name: str, failure: Failure | None) -> None:
+        failure = failure or Failure(FailureCode.INTERRUPTED, f"strategy {name} ended without saying why")
+        if self.runtime is not None:
+            self.runtime.show(failure=failure)
+        if name == "dp_scale_down":
+            self.fallback_due = failure
+            return
+        self.automation_stopped = True
+        self.env.observer.automation_stopped(self.instance_id, True)
+        log.error("automation stopped, a person has to act", instance_id=self.instance_id, failure=str(failure))
+
+    def _result(self, task: asyncio.Task[StrategyResult]) -> StrategyResult:
+        error = task.exception() if not task.cancelled() else asyncio.CancelledError()
+        if error is None:
+            return task.result()
+        if isinstance(error, FtError) and error.reason is Reason.NOT_LEADER:
+            return StrategyResult(Outcome.CANCELLED)
+        return StrategyResult(Outcome.FAILED, Failure(FailureCode.INTERRUPTED, f"strategy ended with {error!r}"))
+
+    # --- pods ---------------------------------------------------------------------------------------------------------
+
+    def _watch_closely(self) -> None:
+        """Ask the pods to read their engines ten times a second while the instance is under suspicion."""
+        suspicious = self.evidence.collecting_since is not None or self.strategy is not None
+        if suspicious != self._suspicious:
+            self._suspicious = suspicious
+            self.pods.broadcast(self._directive())
+
+    def _directive(self) -> Directive:
+        freeze = self.env.settings.fault_collection_timeout if self._suspicious else 0.0
+        return Directive(self.epoch(), fast_poll=self._suspicious, freeze_suicide_sec=freeze)
+
+    async def _leave(self) -> None:
+        """Replaced by a newer instance: forget everything."""
+        await self.env.store.remove(self.instance_id)
+        self.state = InstanceState.DELETED
+        self._gone = True
+        self._on_gone(self)
+        log.info("instance replaced", instance_id=self.instance_id)

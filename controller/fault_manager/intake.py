@@ -1,0 +1,94 @@
+"""How one report changes what is known of an instance: the one way in for evidence (recovery.md section 2)."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, assert_never
+
+from controller.core.errors import Failure, FailureCode
+from controller.core.evidence import on_death, on_fault, on_healthy, on_incarnation
+from controller.core.liveness import check_heartbeat
+from controller.core.phases import STABLE
+from controller.core.reports import EndpointState, EngineFault, EngineHealthy, Heartbeat, ProcessDeath, Report, Snapshot
+from motor_ft.model.errors import FtError, Reason
+from motor_ft.wire.log import get_logger
+
+if TYPE_CHECKING:
+    from controller.fault_manager.instance import InstanceActor
+
+log = get_logger(__name__)
+
+
+def take(actor: "InstanceActor", uid: str, report: Report) -> None:
+    """Change the actor's evidence and liveness; raises FtError for a report that is refused, changing nothing."""
+    match report:
+        case Heartbeat():
+            _heard(actor, uid, report.endpoints)
+        case Snapshot():
+            _snapshot(actor, uid, report)
+        case EngineFault() | EngineHealthy():
+            _check_owner(actor, uid, [report.observation.rank])
+            _evidence(actor, report)
+        case ProcessDeath():
+            _check_owner(actor, uid, [report.rank])
+            _evidence(actor, report)
+        case _:
+            assert_never(report)
+
+
+def _evidence(actor: "InstanceActor", report: EngineFault | EngineHealthy | ProcessDeath) -> None:
+    now = actor.env.clock.now()
+    rank = report.rank if isinstance(report, ProcessDeath) else report.observation.rank
+    if rank in actor.committed:
+        log.warning("report of a removed rank", instance_id=actor.instance_id, rank=rank, report=type(report).__name__)
+        return
+    match report:
+        case EngineFault():
+            actor.evidence = on_fault(actor.evidence, report, now)
+        case EngineHealthy():
+            actor.evidence = on_healthy(actor.evidence, report, now)
+        case ProcessDeath():
+            actor.evidence = on_death(actor.evidence, report, now)
+
+
+def _heard(actor: "InstanceActor", uid: str, endpoints: tuple[EndpointState, ...]) -> None:
+    pod = actor.pods.all[uid]
+    pending = actor.runtime.volatile.pending if actor.runtime else frozenset()
+    check_heartbeat(
+        pod.registration,
+        endpoints,
+        committed=actor.committed,
+        pending=pending,
+        scale_down_enabled=actor.env.settings.scale_down_enabled,
+    )
+    actor.pods.update(uid, pod.heard(endpoints, actor.env.clock.now()))
+
+
+def _snapshot(actor: "InstanceActor", uid: str, report: Snapshot) -> None:
+    """Everything at once: incarnations, then deaths, then readings, so that the stronger evidence is there first."""
+    readings: list[EngineFault | EngineHealthy] = [*report.faults, *report.healthy]
+    ranks = [death.rank for death in report.deaths] + [reading.observation.rank for reading in readings]
+    _check_owner(actor, uid, ranks)
+    _check_retired(actor, report.retired)
+    pod = actor.pods.all[uid]
+    now = actor.env.clock.now()
+    actor.pods.update(uid, replace(pod.heard(report.endpoints, now), ready=report.ready, snapshot_seen=True))
+    for endpoint in report.registered:
+        if endpoint.rank not in actor.committed and not endpoint.headless:
+            actor.evidence = on_incarnation(actor.evidence, endpoint.rank, endpoint.incarnation, now)
+    for item in (*report.deaths, *readings):
+        _evidence(actor, item)
+
+
+def _check_retired(actor: "InstanceActor", retired: Iterable[int]) -> None:
+    """A pod that has retired more than was ever committed lived through a commit that we did not: not believed."""
+    pending = actor.runtime.volatile.pending if actor.runtime else frozenset()
+    unknown = sorted(set(retired) - actor.committed - pending)
+    if unknown and actor.phase in STABLE and actor.strategy is None:
+        text = f"ranks {unknown} are retired at their NodeManager, but were never committed here"
+        actor.fallback_due = Failure(FailureCode.INTERRUPTED, text)
+
+
+def _check_owner(actor: "InstanceActor", uid: str, ranks: Iterable[int]) -> None:
+    own = {endpoint.rank for endpoint in actor.pods.all[uid].registration.endpoints}
+    if foreign := sorted(set(ranks) - own):
+        raise FtError(Reason.UNKNOWN_RANK, f"pod {uid} reports ranks {foreign}, its own are {sorted(own)}")

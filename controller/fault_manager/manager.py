@@ -1,0 +1,213 @@
+"""The FaultManager: which instance a reporter belongs to, one actor for each, and the views of all of them."""
+
+import asyncio
+from collections.abc import Sequence
+
+from controller.core import assembly
+from controller.core.evidence import FAULTY
+from controller.core.phases import Phase
+from controller.core.reports import EngineFault, EngineHealthy, Hello, Report, SoftwareFault, Welcome
+from controller.core.serving import ServingInstance
+from controller.fault_manager.environment import Environment
+from controller.fault_manager.instance import InstanceActor
+from controller.fault_manager.pods import Send, Session
+from motor_ft.model.engine import EvidenceSource
+from motor_ft.model.errors import FtError, Reason
+from motor_ft.wire.log import get_logger
+
+log = get_logger(__name__)
+
+KEPT_REPLACED = 10_000
+"""Incarnations of replaced pods that are remembered, so that a late one is turned away."""
+
+
+class PodAttachment:
+    """``controller.core.ports.Attachment`` of one stream of one pod."""
+
+    def __init__(self, actor: InstanceActor, uid: str, session: Session) -> None:
+        self._actor = actor
+        self._uid = uid
+        self._session = session
+
+    @property
+    def welcome(self) -> Welcome:
+        """What to answer to Hello."""
+        return self._actor.welcome()
+
+    async def deliver(self, sequence: int, report: Report) -> None:
+        """Duplicates count as delivered; a stream that a newer one has replaced is refused."""
+        if not self._actor.pods.current(self._uid, self._session):
+            raise FtError(Reason.STALE_INCARNATION, f"another stream of pod {self._uid} has taken over")
+        if sequence and sequence <= self._session.sequence:
+            return
+        self._session.sequence = max(self._session.sequence, sequence)
+        self._actor.report(self._uid, report)
+
+    def detach(self) -> None:
+        """The stream has ended."""
+        self._actor.pods.detach(self._uid, self._session)
+        self._actor.wake()
+
+
+class FaultManager:
+    """``ports.Reports`` for reporters and ``ports.ServingViews`` for the publisher."""
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._epoch = 0
+        self._actors: dict[int, InstanceActor] = {}
+        self._reporters: dict[str, str] = {}
+        self._replaced: dict[str, str] = {}
+        self._admission = asyncio.Lock()
+        self._closing = False
+
+    @property
+    def epoch(self) -> int:
+        """Term of this Controller."""
+        return self._epoch
+
+    async def start(self) -> None:
+        """Begin a term and go on with every instance that is stored; an unreadable one is reported, not published."""
+        self._epoch = await self._env.store.lead()
+        loaded = await self._env.store.load()
+        for instance_id, why in loaded.unreadable.items():
+            log.error("stored instance cannot be read and is not served", instance_id=instance_id, error=why)
+        for instance_id in sorted(loaded.identities.keys() & loaded.runtimes.keys()):
+            actor = self._new_actor(instance_id)
+            actor.restore(loaded.identities[instance_id], loaded.runtimes[instance_id], self._env.clock.now())
+            actor.start()
+        log.info("leading", epoch=self._epoch, instances=len(self._actors))
+
+    async def close(self) -> None:
+        """End every actor; what they have stored goes on after the next start."""
+        self._closing = True
+        for actor in list(self._actors.values()):
+            await actor.close()
+
+    # --- ports.Reports ------------------------------------------------------------------------------------------------
+
+    async def attach(self, hello: Hello, send: Send) -> PodAttachment:
+        """Admit a NodeManager to its instance, or to the instance of its job that is being assembled."""
+        if self._closing:
+            raise FtError(Reason.SHUTTING_DOWN, "this Controller is shutting down; connect again")
+        assembly.check_registration(hello.registration)
+        if self._replaced.get(hello.reporter_id) == hello.incarnation:
+            raise FtError(
+                Reason.STALE_INCARNATION, f"the instance of pod {hello.reporter_id} was replaced; restart the pod"
+            )
+        async with self._admission:  # two pods of one job must not open two instances
+            await self._raise_epoch(hello)
+            actor = self._instance_of(hello) or self._assembling(hello)
+            if actor is None:
+                actor = self._new_actor(await self._env.store.next_instance_id())
+                actor.start()
+            session = actor.admit(hello, send)
+        self._reporters[hello.reporter_id] = hello.incarnation
+        return PodAttachment(actor, hello.reporter_id, session)
+
+    async def _raise_epoch(self, hello: Hello) -> None:
+        """A fleet that has seen this term from somebody else, or a later one: our store is older. Go above it."""
+        seen = hello.highest_epoch
+        if (
+            seen is None
+            or seen < self._epoch
+            or (seen == self._epoch and self._reporters.get(hello.reporter_id) == hello.incarnation)
+        ):
+            return
+        self._epoch = await self._env.store.lead(above=seen)
+        log.warning("raised the epoch above the fleet's", epoch=self._epoch, seen=seen, reporter=hello.reporter_id)
+
+    def _instance_of(self, hello: Hello) -> InstanceActor | None:
+        """The instance that the pod was in, unless that is being rebuilt and the pod has started anew since."""
+        actor = self._actors.get(hello.previous_instance_id or 0)
+        pod = actor.pods.all.get(hello.reporter_id) if actor else None
+        if actor is None or pod is None:
+            return None
+        known_start = pod.incarnation_number
+        if actor.phase is Phase.RECONFIGURING and known_start and hello.incarnation_number > known_start:
+            return None
+        if actor.assembled and _places(hello) != {(e.rank, e.headless) for e in pod.registration.endpoints}:
+            raise FtError(
+                Reason.TOPOLOGY_MISMATCH,
+                f"pod {hello.reporter_id} comes back to instance {actor.instance_id} with other ranks; "
+                "the topology of an instance is fixed",
+            )
+        return actor
+
+    def _assembling(self, hello: Hello) -> InstanceActor | None:
+        """The instance of the job whose pods are still coming; a complete one takes no new pod."""
+        for actor in self._actors.values():
+            if not actor.assembled and actor.job_name == hello.registration.job_name:
+                return actor
+        return None
+
+    async def report_software_fault(self, fault: SoftwareFault) -> None:
+        """One fault of a registered pod's rank (RFC section 4.4)."""
+        for actor in self._actors.values():
+            for uid, pod in actor.pods.all.items():
+                place = (pod.registration.pod_ip, int(pod.registration.node_manager_address.rpartition(":")[2]))
+                if place == (fault.pod_ip, fault.node_manager_port) and fault.instance_id in (None, actor.instance_id):
+                    source = EvidenceSource.ENGINE_REPORTED if fault.observation.status in FAULTY else None
+                    report: Report = (
+                        EngineFault(fault.observation, source) if source else EngineHealthy(fault.observation)
+                    )
+                    actor.report(uid, report)
+                    return
+        raise FtError(
+            Reason.UNKNOWN_INSTANCE,
+            f"no instance has a pod at {fault.pod_ip}:{fault.node_manager_port}; it has to say Hello first",
+        )
+
+    # --- ports.ServingViews -------------------------------------------------------------------------------------------
+
+    def view(self, instance_id: int) -> ServingInstance | None:
+        """Projection of one instance now."""
+        actor = self._actors.get(instance_id)
+        return actor.projection() if actor else None
+
+    def views(self) -> Sequence[ServingInstance]:
+        """Projections of all instances now."""
+        found = (actor.projection() for actor in self._actors.values())
+        return [view for view in found if view is not None]
+
+    def confirmed(self, instance_id: int, view: ServingInstance | None) -> None:
+        """All Coordinators hold this view of the instance."""
+        if actor := self._actors.get(instance_id):
+            actor.confirmed(view)
+
+    def may_publish(self) -> bool:
+        """An embedded store has one Controller: the process that holds its lock."""
+        return not self._closing
+
+    # --- life of actors -----------------------------------------------------------------------------------------------
+
+    def _new_actor(self, instance_id: int) -> InstanceActor:
+        actor = InstanceActor(instance_id, self._env, lambda: self._epoch, on_ready=self._supersede, on_gone=self._bury)
+        self._actors[instance_id] = actor
+        return actor
+
+    def _supersede(self, newer: InstanceActor) -> None:
+        """READY of a newer instance of the job drops the older ones."""
+        for actor in list(self._actors.values()):
+            if actor.job_name == newer.job_name and actor.instance_id < newer.instance_id:
+                actor.supersede()
+
+    def _bury(self, actor: InstanceActor) -> None:
+        actor.show()
+        self._actors.pop(actor.instance_id, None)
+        for uid, pod in actor.pods.all.items():
+            if self._reporters.get(uid) == pod.incarnation:
+                self._replaced[uid] = self._reporters.pop(uid)
+        while len(self._replaced) > KEPT_REPLACED:
+            self._replaced.pop(next(iter(self._replaced)))
+        self._env.observer.forget(actor.instance_id)
+
+
+def _report(fault: SoftwareFault) -> Report:
+    if fault.observation.status in FAULTY:
+        return EngineFault(fault.observation, EvidenceSource.ENGINE_REPORTED)
+    return EngineHealthy(fault.observation)
+
+
+def _places(hello: Hello) -> set[tuple[int, bool]]:
+    return {(endpoint.rank, endpoint.headless) for endpoint in hello.registration.endpoints}

@@ -1,0 +1,91 @@
+"""The pods of one instance: who has said Hello, what each said last, and where to send directives."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from controller.core.liveness import PodLiveness
+from controller.core.reports import Directive, Hello, Welcome
+from motor_ft.model.errors import FtError, Reason
+from motor_ft.model.topology import Registration
+
+Send = Callable[[Directive | Welcome], None]
+
+
+@dataclass(slots=True)
+class Session:
+    """One open stream: highest processed sequence, and its outbox."""
+
+    incarnation: str
+    send: Send
+    sequence: int = 0
+
+
+class Pods:
+    """Pods by UID. Only the newest incarnation of a pod is heard."""
+
+    def __init__(self, registrations: tuple[Registration, ...] = ()) -> None:
+        self._pods: dict[str, PodLiveness] = {pod.pod_uid: PodLiveness(pod) for pod in registrations}
+        self._sessions: dict[str, Session] = {}
+
+    @property
+    def all(self) -> Mapping[str, PodLiveness]:
+        """Every pod."""
+        return self._pods
+
+    def owner(self, rank: int) -> PodLiveness | None:
+        """The pod with the routable endpoint of a rank."""
+        for pod in self._pods.values():
+            if any(endpoint.rank == rank and not endpoint.headless for endpoint in pod.registration.endpoints):
+                return pod
+        return None
+
+    def admit(self, hello: Hello, send: Send) -> Session:
+        """Open a session; raises STALE_INCARNATION for an older start of the same pod."""
+        uid = hello.reporter_id
+        known = self._pods.get(uid)
+        if known is not None and hello.incarnation_number < known.incarnation_number:
+            raise FtError(
+                Reason.STALE_INCARNATION,
+                f"pod {uid} has started again since (start {known.incarnation_number} is known)",
+                got=hello.incarnation_number,
+                current=known.incarnation_number,
+            )
+        same = known is not None and known.incarnation == hello.incarnation
+        session = Session(hello.incarnation, send)
+        if same and uid in self._sessions:
+            session.sequence = self._sessions[uid].sequence
+        self._sessions[uid] = session
+        base = known if known is not None and same else PodLiveness(hello.registration)
+        self._pods[uid] = replace(
+            base,
+            registration=hello.registration,
+            incarnation=hello.incarnation,
+            incarnation_number=hello.incarnation_number,
+            connected=True,
+            snapshot_seen=False,
+        )
+        return session
+
+    def detach(self, uid: str, session: Session) -> None:
+        """The stream has ended; its sequence is kept for a reconnect of the same incarnation."""
+        if self._sessions.get(uid) is session:
+            self._pods[uid] = replace(self._pods[uid], connected=False)
+
+    def current(self, uid: str, session: Session) -> bool:
+        """No newer stream of the pod has taken over."""
+        return self._sessions.get(uid) is session
+
+    def update(self, uid: str, pod: PodLiveness) -> None:
+        """What a pod said."""
+        self._pods[uid] = pod
+
+    def drop(self, uid: str) -> None:
+        """Forget a pod of an assembly that is not complete."""
+        self._pods.pop(uid, None)
+        self._sessions.pop(uid, None)
+
+    def broadcast(self, directive: Directive) -> None:
+        """To every pod whose stream is open."""
+        for uid, session in self._sessions.items():
+            if self._pods[uid].connected:
+                session.send(directive)

@@ -1,0 +1,99 @@
+"""Runtime of one instance: the stored record, what is only in memory, and the one way to change either (RFC 3.2)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from controller.core.errors import Failure
+from controller.core.gate import GateResult
+from controller.core.phases import Phase, move
+from controller.core.ports import Store, Stored
+from controller.core.records import RuntimeRecord
+from motor_ft.model.errors import FtError, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Volatile:
+    """What a restart of the Controller may forget."""
+
+    request_id: str = ""
+    pending: frozenset[int] = frozenset()
+    gate: GateResult | None = None
+    withdrawn: bool = False
+    serving_published: bool = False
+    last_error: str = ""
+
+
+class FtRuntime:
+    """``controller.core.ports.Runtime`` on a store; ``on_change`` is called after every change."""
+
+    def __init__(
+        self, instance_id: int, stored: Stored[RuntimeRecord], store: Store, on_change: Callable[[], None]
+    ) -> None:
+        self._instance_id = instance_id
+        self._stored = stored
+        self._store = store
+        self._on_change = on_change
+        self.volatile = Volatile()
+
+    @property
+    def record(self) -> RuntimeRecord:
+        """What is stored."""
+        return self._stored.record
+
+    async def persist(self, phase: Phase, dead_committed: Sequence[int] | None = None, *, begins: bool = False) -> None:
+        """Write a legal move, compare-and-set; an unknown outcome is read back before it counts as failed."""
+        current = self._stored.record
+        wanted = replace(current, phase=move(current.phase, phase))
+        if dead_committed is not None:
+            wanted = replace(wanted, dead_committed=tuple(dead_committed))
+        if begins:
+            wanted = replace(wanted, generation=current.generation + 1)
+        if wanted == current:
+            return
+        try:
+            revision = await self._store.save_runtime(self._instance_id, wanted, self._stored.revision)
+        except FtError as error:
+            if error.reason is Reason.NOT_LEADER:
+                raise
+            found = await self._store.runtime(self._instance_id)
+            if found is not None:
+                self._stored = found  # only this Controller writes it: what is stored is the truth to go on from
+            if found is None or found.record != wanted:
+                raise
+        else:
+            self._stored = Stored(wanted, revision)
+        self._on_change()
+
+    def show(
+        self,
+        *,
+        request_id: str | None = None,
+        pending: frozenset[int] | None = None,
+        gate: GateResult | None = None,
+        withdrawn: bool | None = None,
+        failure: Failure | None = None,
+    ) -> None:
+        """Change what is only in memory."""
+        now = self.volatile
+        changed = replace(
+            now,
+            request_id=now.request_id if request_id is None else request_id,
+            pending=now.pending if pending is None else pending,
+            gate=now.gate if gate is None else gate,
+            withdrawn=now.withdrawn if withdrawn is None else withdrawn,
+            last_error=now.last_error if failure is None else str(failure),
+        )
+        self._set(changed)
+
+    def clear_error(self) -> None:
+        """The instance serves again: an old failure is history."""
+        self._set(replace(self.volatile, last_error=""))
+
+    def published(self, *, serving: bool) -> None:
+        """The Coordinators hold the present projection, or do not."""
+        self._set(replace(self.volatile, serving_published=serving))
+
+    def _set(self, changed: Volatile) -> None:
+        if changed != self.volatile:
+            self.volatile = changed
+            self._on_change()

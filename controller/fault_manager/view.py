@@ -1,0 +1,59 @@
+"""The status of an instance as clients see it (RFC section 7)."""
+
+from typing import TYPE_CHECKING
+
+from controller.core.liveness import PodLiveness
+from controller.core.phases import Phase
+from controller.core.records import RECONFIGURATION
+from controller.core.serving import can_serve
+from controller.core.status import InstanceStatus, PodStatus
+from motor_ft.model.topology import Role
+
+if TYPE_CHECKING:
+    from controller.fault_manager.instance import InstanceActor
+
+
+def status_of(actor: "InstanceActor") -> InstanceStatus:
+    """Everything that clients may know; DISABLED is derived from the switches."""
+    pods = [pod.registration for pod in actor.pods.all.values()]
+    first = pods[0] if pods else None
+    record = actor.runtime.record if actor.runtime else None
+    volatile = actor.runtime.volatile if actor.runtime else None
+    phase = actor.phase if actor.env.settings.scale_down_enabled else Phase.DISABLED
+    published = volatile is not None and volatile.serving_published
+    return InstanceStatus(
+        instance_id=actor.instance_id,
+        phase=phase,
+        original_dp_ranks=record.original_dp_ranks if record else (),
+        request_id=volatile.request_id if volatile else "",
+        dead_committed=record.dead_committed if record else (),
+        pending_removed_ranks=tuple(sorted(volatile.pending)) if volatile else (),
+        fallback_strategy=record.fallback_strategy if record else RECONFIGURATION,
+        gate=volatile.gate if volatile else None,
+        engine_statuses=actor.evidence.shown(),
+        serving_published=published,
+        last_error=volatile.last_error if volatile else "",
+        can_serve=can_serve(actor.phase, serving_published=published),
+        generation=record.generation if record else 0,
+        job_name=first.job_name if first else "",
+        model_name=first.model_name if first else "",
+        role=first.role if first else Role.UNION,
+        dp_size=first.dp_size if first else 0,
+        state=actor.state,
+        pods=tuple(_pod(pod) for pod in actor.pods.all.values()),
+        automation_stopped=actor.automation_stopped,
+        last_decision=f"{actor.decision.action}: {actor.decision.reason}" if actor.decision else "",
+        update_time=actor.env.clock.wall(),
+    )
+
+
+def _pod(pod: PodLiveness) -> PodStatus:
+    registration = pod.registration
+    return PodStatus(
+        pod_name=registration.pod_name,
+        node_name=registration.node_name,
+        pod_ip=registration.pod_ip,
+        node_manager_address=registration.node_manager_address,
+        endpoints=registration.endpoints,
+        connected=pod.connected,
+    )

@@ -1,0 +1,1 @@
+"""Ways to bring an instance back; each runs effects through ``controller.core.ports``."""

@@ -1,0 +1,121 @@
+"""The fallback: withdraw, stop every pod of the instance, wait for its replacement (recovery.md section 8)."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from controller.core.errors import Failure, FailureCode
+from controller.core.outcome import Outcome
+from controller.core.phases import Phase
+from controller.core.ports import Clock, NodeManagers, Runtime, ServingPublisher, StrategyResult
+from motor_ft.model.command import Command
+from motor_ft.model.engine import EvidenceSource
+from motor_ft.model.errors import FtError, Reason
+from motor_ft.wire.log import get_logger
+from motor_ft.wire.tasks import Tasks
+
+log = get_logger(__name__)
+
+STOPPED_ALREADY = frozenset({Reason.UNKNOWN_INSTANCE, Reason.STALE_GENERATION})
+"""Answers of a pod that has started anew since, or belongs to another instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReconfigurationTimes:
+    """Seconds. A pod that is silent for ``give_up`` (heartbeat TTL and guard lease) cannot act any more."""
+
+    request_timeout: float
+    retry_interval: float
+    give_up: float
+    assemble_timeout: float
+
+
+class InstanceReconfiguration:
+    """Ends one instance; the cluster starts its pods again, and they form a new instance of the job."""
+
+    name = "instance_reconfiguration"
+
+    def __init__(
+        self,
+        *,
+        instance_id: int,
+        request_id: str,
+        addresses: Sequence[str],
+        reason: str,
+        times: ReconfigurationTimes,
+        replaced: asyncio.Event,
+        epoch: Callable[[], int],
+        nodes: NodeManagers,
+        publisher: ServingPublisher,
+        runtime: Runtime,
+        clock: Clock,
+    ) -> None:
+        self._instance_id = instance_id
+        self._request_id = request_id
+        self._addresses = addresses
+        self._reason = reason
+        self._times = times
+        self._replaced = replaced
+        self._epoch = epoch
+        self._nodes = nodes
+        self._publisher = publisher
+        self._runtime = runtime
+        self._clock = clock
+
+    def died(self, rank: int, source: EvidenceSource) -> None:
+        """Everything is stopped anyway."""
+
+    def stop(self, reason: str) -> None:
+        """A reconfiguration is never cut short."""
+
+    async def execute(self) -> StrategyResult:
+        """Withdraw and write RECONFIGURING, stop everybody, wait for a READY replacement."""
+        self._runtime.show(withdrawn=True, pending=frozenset())
+        await self._write_phase()
+        tasks = Tasks(f"reconfiguration-{self._instance_id}")
+        try:
+            withdrawal = tasks.spawn(
+                "withdraw", self._publisher.withdraw(self._instance_id, self._times.request_timeout)
+            )
+            stops = [tasks.spawn(f"stop {address}", self._stop(address)) for address in self._addresses]
+            await asyncio.gather(withdrawal, *stops)
+        finally:
+            await tasks.close()
+        try:
+            async with asyncio.timeout(self._times.assemble_timeout):
+                await self._replaced.wait()
+        except TimeoutError:
+            text = f"no replacement was ready within {self._times.assemble_timeout:g} s after the pods were stopped"
+            return StrategyResult(Outcome.FAILED, Failure(FailureCode.RECONFIGURATION_FAILED, text))
+        return StrategyResult(Outcome.SUCCEEDED)
+
+    async def _write_phase(self) -> None:
+        """Nothing is stopped before the phase is durable; the instance is withdrawn meanwhile, so waiting is safe."""
+        while True:
+            try:
+                await self._runtime.persist(Phase.RECONFIGURING)
+            except FtError as error:
+                if error.reason is Reason.NOT_LEADER:
+                    raise
+                log.error("phase not stored, trying again", instance_id=self._instance_id, error=str(error))
+                await asyncio.sleep(self._times.retry_interval)
+            else:
+                return
+
+    async def _stop(self, address: str) -> None:
+        """Until the pod has answered, or was silent so long that neither lease nor stream of it can be alive."""
+        silent_since = self._clock.now()
+        while True:
+            command = Command(self._instance_id, self._request_id, self._epoch(), self._runtime.record.generation)
+            try:
+                await self._nodes.stop(address, command, self._reason)
+            except FtError as error:
+                if error.reason in STOPPED_ALREADY:
+                    log.info("pod has moved on", address=address, answer=str(error))
+                    return
+                if self._clock.now() - silent_since >= self._times.give_up:
+                    log.error("pod not stopped, given up", address=address, error=str(error))
+                    return
+            else:
+                return
+            await asyncio.sleep(self._times.retry_interval)
