@@ -78,11 +78,20 @@ def on_fault(evidence: Evidence, fault: EngineFault, now: float) -> Evidence:
     seen = fault.observation
     slot = _same_engine(evidence.slot(seen.rank), seen.incarnation)
     slot = replace(slot, shown=seen.status, detail=seen.detail or seen.fault_info)
-    if fault.source is not None and seen.status in FAULTY:
-        since = now - max(0.0, fault.age_sec)
-        slot = replace(slot, reading=seen.status, source=fault.source)
-        slot = _first_seen(slot, seen.status, since)
+    if fault.source is not None:
+        slot = _judged(slot, fault, fault.source, now)
     return _with(evidence, seen.rank, slot, now)
+
+
+def _judged(slot: RankEvidence, fault: EngineFault, source: EvidenceSource, now: float) -> RankEvidence:
+    """An engine that cannot be reached at its own socket is D; of two sources of D the stronger one stays."""
+    status = EngineStatus.DEAD if source is EvidenceSource.STATUS_UNREACHABLE else fault.observation.status
+    if status not in FAULTY:
+        return slot
+    if slot.source is not None and slot.reading is status and slot.source.strength > source.strength:
+        source = slot.source
+    slot = replace(slot, shown=status, reading=status, source=source)
+    return _first_seen(slot, status, now - max(0.0, fault.age_sec))
 
 
 def on_healthy(evidence: Evidence, healthy: EngineHealthy, now: float) -> Evidence:
