@@ -118,7 +118,7 @@ def on_incarnation(evidence: Evidence, rank: int, incarnation: str, now: float) 
     slot = evidence.slot(rank)
     if not incarnation or slot.incarnation == incarnation:
         return evidence
-    return _with(evidence, rank, _same_engine(slot, incarnation, now), now)
+    return _with(evidence, rank, _same_engine(slot, incarnation), now)
 
 
 def forget(evidence: Evidence, ranks: frozenset[int], now: float) -> Evidence:
@@ -148,15 +148,14 @@ def survivor_seen_unhealthy(evidence: Evidence, ranks: frozenset[int]) -> dict[i
     return {rank: since for rank, since in times.items() if since is not None}
 
 
-def _same_engine(slot: RankEvidence, incarnation: str, now: float | None = None) -> RankEvidence:
+def _same_engine(slot: RankEvidence, incarnation: str) -> RankEvidence:
     """The slot for a reading of ``incarnation``: a changed one means that the engine was restarted behind our back."""
     if not slot.incarnation or not incarnation or slot.incarnation == incarnation:
         return replace(slot, incarnation=incarnation or slot.incarnation)
-    first_dead = slot.first_dead if slot.first_dead is not None else now
     return RankEvidence(
         incarnation=incarnation,
         exited=True,
-        first_dead=first_dead,
+        first_dead=slot.first_dead,
         detail=f"engine {slot.incarnation} was replaced by {incarnation}",
     )
 
