@@ -106,13 +106,10 @@ class FaultManager:
         return PodAttachment(actor, hello.reporter_id, session)
 
     async def _raise_epoch(self, hello: Hello) -> None:
-        """A fleet that has seen this term from somebody else, or a later one: our store is older. Go above it."""
+        """A fleet that has seen this term from somebody else, or a later one: go above it."""
         seen = hello.highest_epoch
-        if (
-            seen is None
-            or seen < self._epoch
-            or (seen == self._epoch and self._reporters.get(hello.reporter_id) == hello.incarnation)
-        ):
+        ours = self._reporters.get(hello.reporter_id) == hello.incarnation
+        if seen is None or seen < self._epoch or (seen == self._epoch and ours):
             return
         self._epoch = await self._env.store.lead(above=seen)
         log.warning("raised the epoch above the fleet's", epoch=self._epoch, seen=seen, reporter=hello.reporter_id)

@@ -1,7 +1,7 @@
 """The fallback: withdraw, stop every pod of the instance, wait for its replacement (recovery.md section 8)."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from controller.core.errors import Failure, FailureCode
@@ -43,7 +43,7 @@ class InstanceReconfiguration:
         addresses: Sequence[str],
         reason: str,
         times: ReconfigurationTimes,
-        replaced: asyncio.Event,
+        replaced: Callable[[], Awaitable[object]],
         epoch: Callable[[], int],
         nodes: NodeManagers,
         publisher: ServingPublisher,
@@ -83,7 +83,7 @@ class InstanceReconfiguration:
             await tasks.close()
         try:
             async with asyncio.timeout(self._times.assemble_timeout):
-                await self._replaced.wait()
+                await self._replaced()
         except TimeoutError:
             text = f"no replacement was ready within {self._times.assemble_timeout:g} s after the pods were stopped"
             return StrategyResult(Outcome.FAILED, Failure(FailureCode.RECONFIGURATION_FAILED, text))

@@ -1,0 +1,131 @@
+"""Configuration of the Controller: one file, strict keys, impossible combinations named (recovery.md section 9)."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from controller.core.transaction import Limits
+from controller.fault_manager.environment import Settings
+from motor_ft.model.command import MAX_LEASE_SEC
+from motor_ft.wire.config import check
+
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+
+
+class DpScaleDownConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Times of the transaction (RFC section 7)."""
+
+    request_timeout_sec: Seconds = 5.0
+    poll_interval_sec: Seconds = 1.0
+    execution_deadline_sec: Seconds = 30.0
+
+    @property
+    def limits(self) -> Limits:
+        """For the core."""
+        return Limits(self.request_timeout_sec, self.poll_interval_sec, self.execution_deadline_sec)
+
+    def __post_init__(self) -> None:
+        lease = self.limits.lease
+        check(
+            lease <= MAX_LEASE_SEC,
+            "execution_deadline_sec",
+            f"the guard lease of 2 x execution_deadline_sec + 4 x request_timeout_sec + poll would be {lease:g} s; "
+            f"a NodeManager takes at most {MAX_LEASE_SEC:g} s",
+        )
+
+
+class FaultToleranceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Switches and times; the same for prefill and decode."""
+
+    enable_fault_tolerance: bool = True
+    enable_dp_scale_down: bool = False
+    dp_scale_down_config: DpScaleDownConfig = DpScaleDownConfig()
+    engine_request_timeout_sec: Seconds | None = None
+    fault_collection_timeout_sec: Seconds = 60.0
+    strategy_center_check_interval: Seconds = 10.0
+    engine_recovery_timeout_sec: Seconds = 120.0
+    engine_poll_interval_sec: Seconds = 1.0
+    status_unreachable_threshold: Annotated[int, Meta(ge=1, le=100)] = 1
+    heartbeat_interval_sec: Seconds = 3.0
+    heartbeat_ttl_sec: Seconds = 10.0
+    assemble_timeout_sec: Seconds = 600.0
+    coordinator_set_interval_sec: Seconds = 5.0
+
+    def __post_init__(self) -> None:
+        request = self.dp_scale_down_config.request_timeout_sec
+        window = self.engine_recovery_timeout_sec
+        margin = self.dp_scale_down_config.limits.apply_window
+        check(
+            self.engine_timeout < request,
+            "engine_request_timeout_sec",
+            f"{self.engine_timeout:g} s must be below dp_scale_down_config.request_timeout_sec = {request:g} s",
+        )
+        for key, value in (
+            ("fault_collection_timeout_sec", self.fault_collection_timeout_sec),
+            ("dp_scale_down_config.execution_deadline_sec", self.dp_scale_down_config.execution_deadline_sec),
+        ):
+            check(
+                value + margin <= window,
+                key,
+                f"{value:g} s + {margin:g} s to apply is more than engine_recovery_timeout_sec = {window:g} s",
+            )
+        check(
+            self.heartbeat_interval_sec < self.heartbeat_ttl_sec,
+            "heartbeat_ttl_sec",
+            f"{self.heartbeat_ttl_sec:g} s must be above heartbeat_interval_sec = {self.heartbeat_interval_sec:g} s",
+        )
+
+    @property
+    def engine_timeout(self) -> float:
+        """Timeout of one HTTP request to an engine; 0.8 of the request timeout unless it is set."""
+        if self.engine_request_timeout_sec is not None:
+            return self.engine_request_timeout_sec
+        return 0.8 * self.dp_scale_down_config.request_timeout_sec
+
+    @property
+    def settings(self) -> Settings:
+        """For the FaultManager."""
+        return Settings(
+            enable_fault_tolerance=self.enable_fault_tolerance,
+            enable_dp_scale_down=self.enable_dp_scale_down,
+            limits=self.dp_scale_down_config.limits,
+            fault_collection_timeout=self.fault_collection_timeout_sec,
+            engine_recovery_timeout=self.engine_recovery_timeout_sec,
+            strategy_center_check_interval=self.strategy_center_check_interval,
+            heartbeat_interval=self.heartbeat_interval_sec,
+            heartbeat_ttl=self.heartbeat_ttl_sec,
+            poll_interval=self.engine_poll_interval_sec,
+            engine_request_timeout=self.engine_timeout,
+            status_unreachable_threshold=self.status_unreachable_threshold,
+        )
+
+
+class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where durable records go; ``memory`` forgets everything with the process and is for trials."""
+
+    kind: Literal["sqlite", "memory"] = "sqlite"
+    path: str = "motor-controller.db"
+
+
+class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Logs go to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    json: bool = True
+
+
+class ControllerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The whole file."""
+
+    listen: str = "127.0.0.1:50051"
+    metrics_listen: str = "127.0.0.1:9090"
+    coordinators: list[str] = []
+    store: StoreConfig = StoreConfig()
+    log: LogConfig = LogConfig()
+    fault_tolerance_config: FaultToleranceConfig = FaultToleranceConfig()
+
+    def __post_init__(self) -> None:
+        for number, url in enumerate(self.coordinators):
+            known = url.startswith(("http://", "https://", "grpc://"))
+            check(known, f"coordinators[{number}]", f"{url!r} must start with http://, https:// or grpc://")
