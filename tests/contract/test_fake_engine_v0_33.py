@@ -10,6 +10,8 @@ from tests.support.engine import FAST, FakeGroup
 from tests.support.engine.client import EngineClient
 
 DIALECT = "vllm_0_33"
+SHORT = replace(FAST, check_in=0.5, store_timeout=0.5)
+"""For tests in which a round must time out."""
 
 
 @pytest.fixture
@@ -74,15 +76,15 @@ async def test_a_dead_engine_refuses(client: EngineClient) -> None:
 
 async def test_a_rank_left_out_lags_one_epoch_until_it_is_retried_alone(client: EngineClient) -> None:
     """Whole-group retries never repair the lag; one retry to the lagging rank alone does."""
-    async with FakeGroup(3, DIALECT) as group:
+    async with FakeGroup(3, DIALECT, timings=SHORT) as group:
         await fault(group)
         failures = await errors(group, await retry(group, client, [0, 1]))
-        assert failures[0] == "Timed out after 0.5 seconds waiting for clients. 2/3 clients joined."
-        assert failures[1] == "wait timeout after 400ms, keys: /tcp://127.0.0.1:42213/0/0"
+        assert failures[0] == "Timed out after 0.6 seconds waiting for clients. 2/3 clients joined."
+        assert failures[1] == "wait timeout after 500ms, keys: /tcp://127.0.0.1:42213/0/0"
         assert [group.rank(r).store_epoch for r in range(3)] == [1, 1, 0]
 
         failures = await errors(group, await retry(group, client, range(3)))
-        connect = "The client socket has timed out after 400ms while trying to connect to (127.0.0.1, 42213)."
+        connect = "The client socket has timed out after 500ms while trying to connect to (127.0.0.1, 42213)."
         assert failures[2] == connect
         assert [group.rank(r).store_epoch for r in range(3)] == [2, 2, 1]
 
@@ -93,10 +95,10 @@ async def test_a_rank_left_out_lags_one_epoch_until_it_is_retried_alone(client: 
 
 
 async def test_rank_0_left_out_leaves_the_others_waiting_for_its_key(client: EngineClient) -> None:
-    async with FakeGroup(3, DIALECT) as group:
+    async with FakeGroup(3, DIALECT, timings=SHORT) as group:
         await fault(group)
         failures = await errors(group, await retry(group, client, [1, 2]))
-        assert set(failures.values()) == {"wait timeout after 400ms, keys: /ft_worker_dp_ports_0"}
+        assert set(failures.values()) == {"wait timeout after 500ms, keys: /ft_worker_dp_ports_0"}
         await errors(group, await retry(group, client, [0]))
         await retry(group, client, range(3))
         await healthy(group)
@@ -122,7 +124,7 @@ async def test_the_host_of_the_store_gone(client: EngineClient) -> None:
 async def test_a_failing_worker_shows_at_once_and_the_same_retry_may_be_tried_again(
     client: EngineClient,
 ) -> None:
-    async with FakeGroup(3, DIALECT) as group:
+    async with FakeGroup(3, DIALECT, timings=SHORT) as group:
         await fault(group)
         await group.inject(1, "vote_failure", times=1)
         failures = await errors(group, await retry(group, client, range(3)))
@@ -135,7 +137,7 @@ async def test_a_failing_worker_shows_at_once_and_the_same_retry_may_be_tried_ag
 async def test_a_worker_that_dies_while_its_engine_waits_shows_only_in_the_next_retry(
     client: EngineClient,
 ) -> None:
-    async with FakeGroup(3, DIALECT) as group:
+    async with FakeGroup(3, DIALECT, timings=SHORT) as group:
         await fault(group)
         await group.inject(1, "worker_kill")
         assert group.entry(1)["status"] == "unhealthy"

@@ -13,6 +13,8 @@ from tests.support.engine.client import EngineClient
 from tests.support.ports import free_port
 
 HEALTHY = "healthy"
+SHORT = replace(FAST, check_in=0.5, store_timeout=0.5)
+"""For tests in which a round must time out."""
 
 
 @pytest.fixture
@@ -116,7 +118,7 @@ async def test_an_address_that_is_not_needed_is_ignored(client: EngineClient) ->
 
 @pytest.mark.parametrize("how", ["bound", "injected", "foreign address"])
 async def test_a_store_that_cannot_listen_is_a_failure_before_check_in(client: EngineClient, how: str) -> None:
-    async with FakeGroup(4) as group:
+    async with FakeGroup(4, timings=SHORT) as group:
         survivors = await lose(group, 0)
         ip = "203.0.113.1" if how == "foreign address" else "127.0.0.1"
         with socket.socket() as taken:
@@ -127,7 +129,7 @@ async def test_a_store_that_cannot_listen_is_a_failure_before_check_in(client: E
                 await group.inject(None, "port_in_use", port=port)
             await scale_down(group, client, survivors, "a", [0], dp_master_ip=ip, dp_store_port=port)
             assert "The server socket has failed to listen" in str(await failed(group, 1))
-            timeout = f"The client socket has timed out after 400ms while trying to connect to ({ip}, {port})."
+            timeout = f"The client socket has timed out after 500ms while trying to connect to ({ip}, {port})."
             assert await failed(group, 2) == timeout
         assert {group.statuses()[r] for r in survivors} == {"unhealthy"}
 
@@ -151,7 +153,7 @@ async def test_dead_engine_refuses(client: EngineClient) -> None:
 
 
 async def test_diagnosing_engine_refuses_and_the_later_push_wipes_it(client: EngineClient) -> None:
-    async with FakeGroup(1, timings=replace(FAST, diagnosing=0.3)) as group:
+    async with FakeGroup(1, timings=replace(FAST, diagnosing=1)) as group:
         await group.inject(0, "step_exception")
         await group.until(lambda: group.statuses()[0] == "diagnosing")
         await client.apply(group.url(0), "retry", "r1")
@@ -161,7 +163,7 @@ async def test_diagnosing_engine_refuses_and_the_later_push_wipes_it(client: Eng
 
 
 async def test_a_command_during_a_round_is_dropped(client: EngineClient) -> None:
-    async with FakeGroup(4, timings=replace(FAST, round_time=0.2)) as group:
+    async with FakeGroup(4, timings=replace(FAST, round_time=1)) as group:
         survivors = await lose(group, 3)
         await scale_down(group, client, survivors, "a", [3])
         await group.until(lambda: group.entry(0).get("ft_state") == "recovering")
@@ -224,11 +226,11 @@ async def test_dp_size_one_can_only_retry(client: EngineClient) -> None:
 
 
 async def test_a_missing_peer_fails_the_check_in_and_a_fresh_id_works(client: EngineClient) -> None:
-    async with FakeGroup(4) as group:
+    async with FakeGroup(4, timings=SHORT) as group:
         survivors = await lose(group, 3)
         await scale_down(group, client, [0, 1], "a", [3])
         text = (
-            "[FT] Not all engines joined recovery round 'a' within 0.3s; "
+            "[FT] Not all engines joined recovery round 'a' within 0.5s; "
             "the same request_id must be sent to every engine."
         )
         assert [await failed(group, rank) for rank in (0, 1)] == [text, text]
@@ -239,7 +241,7 @@ async def test_a_missing_peer_fails_the_check_in_and_a_fresh_id_works(client: En
 
 async def test_a_reused_id_passes_the_old_check_in_and_is_then_terminal(client: EngineClient) -> None:
     """Keys are never deleted, so absent peers seem to have checked in."""
-    async with FakeGroup(4) as group:
+    async with FakeGroup(4, timings=SHORT) as group:
         await lose(group, 3)
         await scale_down(group, client, [0, 1], "a", [3])
         await failed(group, 0)
@@ -262,7 +264,7 @@ async def test_a_failed_vote_is_terminal_for_every_voter(client: EngineClient) -
 
 
 async def test_engines_that_disagree_on_the_removed_set_all_fail(client: EngineClient) -> None:
-    async with FakeGroup(4) as group:
+    async with FakeGroup(4, timings=SHORT) as group:
         await lose(group, 2, 3)
         await scale_down(group, client, [0], "a", [2, 3])
         await scale_down(group, client, [1], "a", [3])
@@ -287,7 +289,7 @@ async def test_retry_recovers_a_whole_group_and_a_failed_one_stays_retryable(cli
 
 
 async def test_a_worker_lost_during_a_round_ends_it_for_all(client: EngineClient) -> None:
-    async with FakeGroup(4, timings=replace(FAST, round_time=0.2)) as group:
+    async with FakeGroup(4, timings=replace(FAST, round_time=1)) as group:
         survivors = await lose(group, 3)
         await scale_down(group, client, survivors, "a", [3])
         await group.until(lambda: "a/2" in group.rank(2).store.keys)
@@ -320,7 +322,7 @@ async def test_completions_are_refused_while_faulted_and_health_stays_200(client
 
 
 async def test_an_aborted_answer_may_arrive_before_the_status_push(client: EngineClient) -> None:
-    async with FakeGroup(2, timings=replace(FAST, completion=30, push_gap=0.5)) as group:
+    async with FakeGroup(2, timings=replace(FAST, completion=30, push_gap=30)) as group:
         running = asyncio.create_task(client.complete(group.url(0)))
         await group.until(lambda: group.rank(0).completions.pending)
         await group.inject(0, "step_exception")
@@ -349,7 +351,7 @@ async def test_after_a_scale_down_idle_survivors_notice_without_traffic(client: 
 
 
 async def test_the_window_ends_the_engine_and_then_its_server(client: EngineClient) -> None:
-    async with FakeGroup(2, timings=replace(FAST, recovery_window=0.2, watchdog=0.3)) as group:
+    async with FakeGroup(2, timings=replace(FAST, recovery_window=0.3, watchdog=1)) as group:
         await lose(group, 1, among=[0, 1])
         await group.until(lambda: group.rank(0).core_gone)
         assert (await client.call("GET", f"{group.url(0)}/health"))[0] == 503
