@@ -13,11 +13,7 @@ from tests.support.waiting import until
 
 def when_done(context: Context, event: asyncio.Event) -> None:
     """Set ``event`` when the caller has gone."""
-
-    def done(ctx: Context) -> None:
-        event.set()
-
-    context.add_done_callback(done)
+    context.add_done_callback(lambda _: event.set())  # type: ignore[arg-type]  # typed as a class, not a protocol
 
 
 async def test_the_order_is_fence_answers_lease_servicer(served: Served) -> None:
