@@ -22,6 +22,8 @@ _MARK = "MOTOR_FT_TEST_RUN"
 def pytest_configure() -> None:
     """Mark this process's environment; every process that a test starts inherits it."""
     os.environ[_MARK] = str(os.getpid())
+    # Who only looks for the current loop must not make one, as Python 3.11 would: nobody would close it.
+    asyncio.set_event_loop(None)
 
 
 @pytest.fixture(autouse=True)
