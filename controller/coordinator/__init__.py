@@ -1,0 +1,1 @@
+"""Coordinators behind ``controller.core.ports``: Motor's HTTP interface, CoordinatorService, and what feeds them."""
