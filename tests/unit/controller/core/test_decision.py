@@ -1,0 +1,172 @@
+"""The first row of recovery.md section 4 that fits decides; at exactly the deadline the collection is over."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.core.decision import Action, Decision, Snapshot, decide
+from controller.core.phases import STABLE, Phase
+
+CALM = Snapshot(
+    phase=Phase.NORMAL,
+    ready=True,
+    strategy=None,
+    automation_stopped=False,
+    superseded=False,
+    scale_down_enabled=True,
+    active=frozenset({0, 1, 2, 3}),
+    unhealthy=frozenset(),
+    dead=frozenset(),
+    collecting_since=None,
+    collection_timeout_sec=60.0,
+)
+"""Nothing is wrong."""
+
+
+def faulty(unhealthy: set[int], dead: set[int], *, since: float = 100.0) -> Snapshot:
+    """Faults that are collected from second 100 to second 160."""
+    return replace(CALM, unhealthy=frozenset(unhealthy), dead=frozenset(dead), collecting_since=since)
+
+
+COMPLETE = faulty({0, 2, 3}, {1})
+
+
+@pytest.mark.parametrize(
+    ("blocked", "reason"),
+    [
+        (replace(COMPLETE, strategy="dp_scale_down"), "strategy dp_scale_down runs"),
+        (replace(COMPLETE, automation_stopped=True), "automation is stopped"),
+        (replace(COMPLETE, superseded=True), "superseded by a newer instance of the job"),
+        (replace(COMPLETE, ready=False), "the instance was never ready"),
+        *((replace(COMPLETE, phase=phase), f"phase is {phase}") for phase in Phase if phase not in STABLE),
+    ],
+)
+def test_row_00_nothing_starts_while_the_instance_is_blocked(blocked: Snapshot, reason: str) -> None:
+    """Not even when the collection has been over for long."""
+    assert decide(blocked, 1e6) == Decision(Action.NONE, reason, "00")
+
+
+def test_row_00_names_every_block() -> None:
+    decision = decide(replace(COMPLETE, superseded=True, ready=False), 100)
+    assert decision.reason == "superseded by a newer instance of the job; the instance was never ready"
+
+
+@pytest.mark.parametrize("phase", sorted(STABLE))
+def test_both_stable_phases_decide(phase: Phase) -> None:
+    """Round 2 starts from SCALED_DOWN_RUNNING."""
+    assert decide(replace(COMPLETE, phase=phase), 100).action is Action.DP_SCALE_DOWN
+
+
+def test_row_5_all_unhealthy_waits_for_a_dead_rank_and_gives_up_at_the_deadline() -> None:
+    """Nothing is guessed from U alone: no fast recovery applies yet."""
+    everyone = faulty({0, 1, 2, 3}, set())
+    waiting = decide(everyone, 159.9)
+    assert (waiting.action, waiting.row, waiting.look_again) == (Action.WAIT, "5", 160.0)
+    over = decide(everyone, 160.0)
+    assert (over.action, over.row, over.look_again) == (Action.INSTANCE_RECONFIGURATION, "5", None)
+    assert "60 s is over" in over.reason
+
+
+def test_row_6_complete_evidence_scales_down_at_once() -> None:
+    decision = decide(COMPLETE, 100)
+    assert decision == Decision(Action.DP_SCALE_DOWN, "DEAD [1], UNHEALTHY [0, 2, 3]: complete", "6")
+
+
+def test_row_6_goes_before_the_deadline_of_the_collection() -> None:
+    """Evidence that became complete late is still complete."""
+    assert decide(COMPLETE, 1000).action is Action.DP_SCALE_DOWN
+
+
+def test_row_6_one_survivor_is_enough() -> None:
+    assert decide(faulty({3}, {0, 1, 2}), 100).action is Action.DP_SCALE_DOWN
+
+
+def test_row_6_off_the_instance_is_left_alone_when_scale_down_is_switched_off() -> None:
+    decision = decide(replace(COMPLETE, scale_down_enabled=False), 1e6)
+    assert (decision.action, decision.row) == (Action.NONE, "off")
+
+
+def test_row_7_all_dead_is_reconfigured_at_once() -> None:
+    decision = decide(faulty(set(), {0, 1, 2, 3}), 100)
+    assert (decision.action, decision.row) == (Action.INSTANCE_RECONFIGURATION, "7")
+
+
+@pytest.mark.parametrize(("unhealthy", "dead"), [({0}, set()), (set(), {1}), ({0, 2}, {1})])
+def test_rows_8_and_9_incomplete_evidence_waits_until_exactly_the_deadline(unhealthy: set[int], dead: set[int]) -> None:
+    """A dead rank whose survivors stay HEALTHY starts no transaction (RFC section 8, idle service)."""
+    incomplete = faulty(unhealthy, dead)
+    waiting = decide(incomplete, 159.9)
+    assert (waiting.action, waiting.row, waiting.look_again) == (Action.WAIT, "8", 160.0)
+    assert str(sorted({0, 1, 2, 3} - unhealthy - dead)) in waiting.reason
+    over = decide(incomplete, 160.0)
+    assert (over.action, over.row) == (Action.INSTANCE_RECONFIGURATION, "9")
+
+
+def test_a_window_of_five_seconds_opened_at_ten_waits_at_14_9_and_is_over_at_15_0() -> None:
+    short = replace(faulty({0}, {1}, since=10.0), collection_timeout_sec=5.0)
+    assert decide(short, 14.9).action is Action.WAIT
+    assert decide(short, 15.0).action is Action.INSTANCE_RECONFIGURATION
+
+
+def test_row_8_without_a_begin_of_the_collection_there_is_no_deadline() -> None:
+    decision = decide(replace(faulty({0}, {1}), collecting_since=None), 1e6)
+    assert (decision.action, decision.look_again) == (Action.WAIT, None)
+
+
+def test_row_10_no_fault_no_action() -> None:
+    assert decide(CALM, 1e6) == Decision(Action.NONE, "no active rank is UNHEALTHY or DEAD", "10")
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    active = draw(st.frozensets(st.integers(0, 5)))
+    status = {rank: draw(st.sampled_from("-UD")) for rank in sorted(active)}
+    return Snapshot(
+        phase=draw(st.sampled_from([*STABLE, Phase.DECIDING, Phase.RECONFIGURING])),
+        ready=draw(st.booleans()),
+        strategy=draw(st.sampled_from([None, "dp_scale_down"])),
+        automation_stopped=draw(st.booleans()),
+        superseded=draw(st.booleans()),
+        scale_down_enabled=draw(st.booleans()),
+        active=active,
+        unhealthy=frozenset(rank for rank in active if status[rank] == "U"),
+        dead=frozenset(rank for rank in active if status[rank] == "D"),
+        collecting_since=draw(st.none() | st.floats(0, 100)),
+        collection_timeout_sec=draw(st.floats(1, 100)),
+    )
+
+
+@given(snapshots(), st.floats(0, 300))
+def test_scale_down_needs_every_active_rank_to_be_u_or_d_and_both_to_be_there(snapshot: Snapshot, now: float) -> None:
+    decision = decide(snapshot, now)
+    assert decision.reason
+    if decision.action is Action.DP_SCALE_DOWN:
+        assert snapshot.dead
+        assert snapshot.unhealthy
+        assert snapshot.dead | snapshot.unhealthy == snapshot.active
+
+
+@given(snapshots(), st.floats(0, 300))
+def test_a_wait_names_a_time_in_the_future_and_only_a_wait_does(snapshot: Snapshot, now: float) -> None:
+    decision = decide(snapshot, now)
+    if decision.look_again is not None:
+        assert decision.action is Action.WAIT
+        assert decision.look_again > now
+
+
+@given(snapshots(), st.floats(0, 300), st.floats(0, 300))
+def test_time_alone_only_turns_waiting_into_reconfiguration(snapshot: Snapshot, now: float, later: float) -> None:
+    """A decision that acts never changes by waiting."""
+    first, second = decide(snapshot, now), decide(snapshot, now + later)
+    if first.action is Action.WAIT:
+        assert second.action in {Action.WAIT, Action.INSTANCE_RECONFIGURATION}
+    else:
+        assert second == first
+
+
+@given(snapshots(), st.floats(0, 300))
+def test_nothing_is_done_to_an_instance_without_evidence(snapshot: Snapshot, now: float) -> None:
+    healthy = replace(snapshot, unhealthy=frozenset(), dead=frozenset())
+    assert decide(healthy, now).action is Action.NONE

@@ -1,0 +1,25 @@
+"""``last_error`` is ``CODE: text``, with codes that never change."""
+
+from controller.core.errors import Failure, FailureCode
+
+
+def test_a_failure_reads_code_then_text() -> None:
+    assert str(Failure(FailureCode.GUARD_FAILED, "10.0.0.1:9000: held")) == "GUARD_FAILED: 10.0.0.1:9000: held"
+
+
+def test_the_codes_of_the_specification_are_there_under_their_own_names() -> None:
+    named = {
+        "RECOVERY_WINDOW_EXPIRED",
+        "TOPOLOGY_INVALID",
+        "GUARD_FAILED",
+        "APPLY_READY_TIMEOUT",
+        "ENGINE_FAILED",
+        "WITHDRAW_UNCONFIRMED",
+        "PERSIST_FAILED",
+        "APPLY_NOT_ACCEPTED",
+        "RECOVERY_TIMEOUT",
+        "COMMIT_FAILED",
+        "PUBLISH_PENDING",
+    }
+    assert named <= set(FailureCode.__members__)
+    assert all(code.name == code.value for code in FailureCode)
