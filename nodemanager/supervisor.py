@@ -85,10 +85,6 @@ class Supervisor:
             if spec.pid and spec.rank not in self._roots:
                 self._report(spec.rank, spec.pid, f"pid {spec.pid} ended while the NodeManager was away")
 
-    def incarnation(self, rank: int) -> str:
-        """Identity of the present process (or endpoint) of a rank."""
-        return self._journal.state.engines[rank].incarnation
-
     async def watch_descendants(self) -> None:
         """From now on the exit of a matching descendant is evidence too; called at readiness."""
         for rank, root in self._roots.items():
@@ -128,6 +124,7 @@ class Supervisor:
     def _begin(self, spec: EngineSpec, last: EngineProcess | None) -> EngineProcess:
         """The process of a rank now; its incarnation is empty when it is not the one that was known."""
         if spec.command:
+            self._log_dir.mkdir(parents=True, exist_ok=True)
             log = self._log_dir / f"engine-rank{spec.rank}.log"
             root: Process = Launched(spec.command, log, lambda process: self._exited(spec.rank, process))
         elif spec.pid:
@@ -165,7 +162,8 @@ class Supervisor:
     def _report(self, rank: int, pid: int, detail: str) -> None:
         if not self._stopping:
             _log.warning("engine process ended", rank=rank, pid=pid, detail=detail)
-            self._on_death(DeathReport(rank, self.incarnation(rank), pid, detail, self._clock.now()))
+            incarnation = self._journal.state.engines[rank].incarnation
+            self._on_death(DeathReport(rank, incarnation, pid, detail, self._clock.now()))
 
     async def _end(self, rank: int) -> None:
         root = self._roots[rank]

@@ -80,7 +80,7 @@ def settle(records: Records, command: Command, outcomes: Sequence[RankOutcome]) 
     )
 
 
-def check_order(order: ApplyOrder, command: Command, plan: ScaleDownPlan | None) -> None:
+def check_order(order: ApplyOrder, plan: ScaleDownPlan | None) -> None:
     """Raise FieldError or FtError PLAN_MISMATCH unless the order says what the plan says."""
     if order.instruction is Instruction.RETRY:
         if order.removed or order.dp_master_ip or order.dp_store_port is not None:
@@ -92,10 +92,7 @@ def check_order(order: ApplyOrder, command: Command, plan: ScaleDownPlan | None)
         raise FieldError({"dp_ranks": f"ranks {sorted(both)} are removed; only survivors receive apply"})
     if not order.dp_master_ip:
         raise FieldError({"dp_master_ip": "address of the lowest survivor is missing"})
-    if command.epoch is None:
-        return
-    survivors = {rank for rank, _ in plan.survivors} if plan else set()
-    if plan is None or order.removed != plan.removed or not survivors.issuperset(order.ranks):
+    if plan and (order.removed != plan.removed or not {rank for rank, _ in plan.survivors}.issuperset(order.ranks)):
         raise FtError(
             Reason.PLAN_MISMATCH,
             "scale_down must name the removed ranks and survivors of the plan under which the guard is held",

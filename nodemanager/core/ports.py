@@ -1,6 +1,6 @@
 """What the NodeManager needs from the world; adapters implement these (architecture.md section 2)."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,7 +39,7 @@ class Engines(Protocol):
 
     def watch(
         self, targets: Sequence[Target], interval_sec: float, timeout_sec: float
-    ) -> AsyncIterator[EngineObservation]:
+    ) -> AsyncGenerator[EngineObservation, None]:
         """Read again and again: every engine once, then changes and failures. Ends only with FtError."""
         ...
 
@@ -58,10 +58,6 @@ class Engines(Protocol):
 
 class Processes(Protocol):
     """The engine processes of this pod as far as this NodeManager supervises them."""
-
-    def incarnation(self, rank: int) -> str:
-        """Identity of the present process (or endpoint) of a rank."""
-        ...
 
     async def watch_descendants(self) -> None:
         """From now on the exit of a matching descendant is evidence too; called at readiness."""

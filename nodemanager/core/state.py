@@ -34,13 +34,18 @@ class EngineProcess:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """Everything durable. ``ended`` is the id of the last transaction that was finalized here."""
+    """Everything durable.
+
+    ``ended`` is the id of the last transaction that was finalized here, ``stopped`` the (instance, generation) of the
+    last Stop.
+    """
 
     fence: Fence = field(default_factory=Fence)
     instance_id: int | None = None
     scale_down_on: bool = False
     guard: Guard | None = None
     ended: str = ""
+    stopped: tuple[int, int] | None = None
     retired: frozenset[int] = frozenset()
     applies: Records = ()
     answers: tuple[Answer, ...] = ()
@@ -122,6 +127,16 @@ def finalized(
     )
 
 
+def stopped(state: NodeState, command: Command) -> NodeState:
+    """The pod was told to stop: what is started after it has to become ready anew."""
+    return replace(state, stopped=_episode(command), ready=False, fence=_noted(state, command))
+
+
+def was_stopped(state: NodeState, command: Command) -> bool:
+    """This is a repeat of the last Stop."""
+    return state.stopped == _episode(command)
+
+
 def answered(state: NodeState, command: Command, answer: Answer) -> NodeState:
     """A command was answered for the first time."""
     return replace(
@@ -143,3 +158,7 @@ def replay(state: NodeState, method: str, key: str, payload: str) -> bytes | Non
 
 def _noted(state: NodeState, command: Command) -> Fence:
     return state.fence.note(command.instance_id, command.epoch, command.generation)
+
+
+def _episode(command: Command) -> tuple[int, int]:
+    return command.instance_id, command.generation or 0

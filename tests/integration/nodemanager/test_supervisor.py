@@ -63,6 +63,15 @@ class Bench:
         await self.supervisor.start()
         return self.supervisor
 
+    async def begin(self, spec: EngineSpec) -> str:
+        """Start with one engine and return its identity."""
+        await self.start(spec)
+        return self.incarnation(spec.rank)
+
+    def incarnation(self, rank: int = 0) -> str:
+        assert self.journal is not None
+        return self.journal.state.engines[rank].incarnation
+
     async def stop(self, *, adopted: bool = False) -> None:
         if self.supervisor and self.journal:
             await self.supervisor.stop(adopted=adopted)
@@ -78,7 +87,7 @@ class Bench:
         return (self.directory / f"engine-rank{rank}.log").read_text()
 
     def pid(self, rank: int = 0) -> int:
-        assert self.journal
+        assert self.journal is not None
         return self.journal.state.engines[rank].pid
 
     def _died(self, death: DeathReport) -> None:
@@ -118,7 +127,7 @@ async def until(condition: Callable[[], object]) -> None:
 async def test_the_exit_of_a_launched_engine_is_reported_with_how_it_ended(bench: Bench) -> None:
     supervisor = await bench.start(EngineSpec(3, (sys.executable, "-c", "raise SystemExit(7)")))
     death = await bench.death()
-    assert (death.rank, death.incarnation) == (3, supervisor.incarnation(3))
+    assert (death.rank, death.incarnation) == (3, bench.incarnation(3))
     assert "exited with status 7" in death.detail
 
 
@@ -205,9 +214,9 @@ async def test_an_adopted_process_keeps_its_identity_across_a_restart(
     bench: Bench, foreign: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
     spec = EngineSpec(0, pid=foreign().pid)
-    incarnation = (await bench.start(spec)).incarnation(0)
+    incarnation = await bench.begin(spec)
     await bench.stop()
-    assert (await bench.start(spec)).incarnation(0) == incarnation
+    assert await bench.begin(spec) == incarnation
     assert bench.deaths == []
 
 
@@ -216,7 +225,7 @@ async def test_an_adopted_process_that_went_meanwhile_is_reported_at_start(
 ) -> None:
     process = foreign()
     spec = EngineSpec(0, pid=process.pid)
-    incarnation = (await bench.start(spec)).incarnation(0)
+    incarnation = await bench.begin(spec)
     await bench.stop()
     process.kill()
     process.wait()
@@ -229,11 +238,11 @@ async def test_a_new_pid_is_a_new_engine_and_reported_on_its_own(
     bench: Bench, foreign: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
     first, second = foreign(), foreign()
-    before = (await bench.start(EngineSpec(0, pid=first.pid))).incarnation(0)
+    before = await bench.begin(EngineSpec(0, pid=first.pid))
     first.kill()
     assert (await bench.death()).pid == first.pid
     await bench.stop()
-    after = (await bench.start(EngineSpec(0, pid=second.pid))).incarnation(0)
+    after = await bench.begin(EngineSpec(0, pid=second.pid))
     second.kill()
     assert (await bench.death()).pid == second.pid
     assert before != after
@@ -253,10 +262,10 @@ async def test_an_adopted_process_outlives_a_shutdown_but_not_a_stop(
 
 async def test_an_endpoint_without_a_process_keeps_its_identity(bench: Bench) -> None:
     supervisor = await bench.start(EngineSpec(0))
-    incarnation = supervisor.incarnation(0)
+    incarnation = bench.incarnation()
     await supervisor.kill(0)
     await bench.stop()
-    assert (await bench.start(EngineSpec(0))).incarnation(0) == incarnation
+    assert await bench.begin(EngineSpec(0)) == incarnation
 
 
 @pytest.mark.parametrize(
@@ -272,11 +281,11 @@ async def test_what_cannot_be_started_or_adopted_is_named(bench: Bench, spec: En
 
 
 async def test_launching_again_makes_a_new_identity_and_the_pod_not_ready(bench: Bench) -> None:
-    first = (await bench.start(EngineSpec(0, SLEEP))).incarnation(0)
+    first = await bench.begin(EngineSpec(0, SLEEP))
     assert bench.journal is not None
     await bench.journal.update(lambda state: replace(state, ready=True))
     await bench.stop()
-    second = (await bench.start(EngineSpec(0, SLEEP))).incarnation(0)
+    second = await bench.begin(EngineSpec(0, SLEEP))
     assert first != second
     assert bench.journal is not None
     assert not bench.journal.state.ready

@@ -1,0 +1,34 @@
+"""The command ``motor-nodemanager``."""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from motor_ft.wire.config import load
+from motor_ft.wire.daemon import run
+from nodemanager.app import run_node_manager
+from nodemanager.config import NodeManagerConfig
+
+
+def main() -> int:
+    """Run the NodeManager of one pod; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="motor-nodemanager", description="Owns one pod of an inference instance: engines, guard, apply, reports."
+    )
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration, .toml or .json")
+    parser.add_argument("--check-config", action="store_true", help="read the configuration and end")
+    arguments = parser.parse_args()
+
+    async def daemon(stop: asyncio.Event) -> None:
+        config = load(arguments.config, NodeManagerConfig)
+        if arguments.check_config:
+            print(f"{arguments.config}: ok")
+        else:
+            await run_node_manager(config, stop)
+
+    return run(daemon, name="motor-nodemanager")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""Configuration of a NodeManager: one TOML or JSON file, unknown keys refused."""
+
+import re
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from motor_ft.model.topology import Device, Endpoint, FtCapability, Role
+from motor_ft.wire.config import check
+from motor_ft.wire.listen import split_address
+from nodemanager.supervisor import EngineSpec
+
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Name = Annotated[str, Meta(min_length=1)]
+Seconds = Annotated[float, Meta(gt=0, le=3600)]
+
+
+class DeviceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One accelerator of an endpoint."""
+
+    device_id: str
+    """Number of the card on its node, as the cluster names it."""
+    device_ip: str = ""
+
+
+class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One DP rank of this pod. With neither ``command`` nor ``pid`` only its endpoint is known."""
+
+    rank: Annotated[int, Meta(ge=0)]
+    port: Port
+    """Port of the engine's HTTP server."""
+    host: str = ""
+    """Address of the engine's HTTP server; empty: the pod's."""
+    command: tuple[str, ...] = ()
+    """Launches the engine; it ends with the NodeManager."""
+    pid: Annotated[int, Meta(ge=0)] = 0
+    """A running engine to adopt; it outlives the NodeManager."""
+    headless: bool = False
+    """Serves no traffic and is never read."""
+    devices: tuple[DeviceConfig, ...] = ()
+
+    def __post_init__(self) -> None:
+        check(not (self.command and self.pid), "pid", "comes in place of command, not with it")
+
+    def spec(self) -> EngineSpec:
+        """What the supervisor needs."""
+        return EngineSpec(self.rank, self.command, self.pid)
+
+    def endpoint(self, pod_ip: str) -> Endpoint:
+        """Where the rank serves."""
+        cards = tuple(Device(card.device_id, card.device_ip) for card in self.devices)
+        return Endpoint(self.rank, self.host or pod_ip, self.port, self.headless, cards)
+
+
+class CapabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Static facts about the engines, for the gate; all pods of an instance must agree."""
+
+    dialect: str
+    engine_ft: bool
+    scale_down_supported: bool
+    external_lb: bool
+    auto_recovery: bool
+    eplb: bool
+    num_redundant_experts: Annotated[int, Meta(ge=0)]
+    engine_recovery_timeout_sec: Annotated[float, Meta(ge=0)] = 0.0
+    """How long an engine waits for a command after its fault; 0: not stated."""
+
+    def capability(self) -> FtCapability:
+        """The same in our vocabulary."""
+        return FtCapability(**msgspec.structs.asdict(self))
+
+
+class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """EngineService: hosted in this process, unless ``address`` names a standalone gateway."""
+
+    address: str = ""
+    """``unix:/path`` or ``host:port`` of a standalone gateway."""
+    caller_token_file: str = ""
+    """File with the token that a standalone gateway demands of us."""
+    dialect: Literal["auto", "vllm_v1", "vllm_0_33"] = "auto"
+    """What the engines speak, for the hosted one."""
+    token_file: str = ""
+    """File with the engines' API key, for the hosted one."""
+
+
+class StorePortConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Ports of the store that survivors meet at."""
+
+    first: Port = 29600
+    last: Port = 29699
+    """Range that the node of the lowest survivor reserves from."""
+    base: Port = 29700
+    """Without a reserved port: this plus the lowest survivor's rank, so it must be the same on every pod."""
+
+    def __post_init__(self) -> None:
+        check(self.first <= self.last, "last", f"{self.last} is below first, {self.first}")
+
+
+class NodeManagerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One pod."""
+
+    job_name: Name
+    model_name: Name
+    engine_type: Name = "vllm"
+    role: Role = Role.UNION
+    node_name: Name
+    pod_name: Name
+    pod_uid: str = ""
+    """New for every pod that the cluster creates; empty: the pod's name."""
+    pod_ip: Name
+    listen: str
+    """``host:port`` of NodeManagerService; others reach it at the pod's address."""
+    rest_listen: str = ""
+    """``host:port`` of the four FT routes; empty: not served."""
+    rest_strict_fencing: bool = False
+    """Refuse REST commands without controller_epoch and generation."""
+    metrics_listen: str = ""
+    """``host:port`` of /metrics, /healthz and /readyz; empty: not served."""
+    controllers: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """``host:port`` of every Controller, leader or not."""
+    state_dir: Name
+    """Directory of the journal; must outlive the process, and be this pod's alone."""
+    log_dir: str = ""
+    """Directory of the engines' output; empty: the state directory."""
+    dp_size: Annotated[int, Meta(ge=1)]
+    """DP size of the whole instance."""
+    tp_size: Annotated[int, Meta(ge=1)] = 1
+    engines: Annotated[tuple[EngineConfig, ...], Meta(min_length=1)]
+    capability: CapabilityConfig | None = None
+    gateway: GatewayConfig = GatewayConfig()
+    store_port: StorePortConfig = StorePortConfig()
+    suicide: bool = False
+    """End the pod after five abnormal rounds of 3 s; only where something starts it again."""
+    worker_pattern: str = "VLLM::(EngineCore|Worker)"
+    """Titles of engine processes, besides the launched one, whose exit is evidence; a regular expression."""
+    stop_grace_sec: Seconds = 10.0
+    """From SIGTERM to SIGKILL when engines are ended."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_json: bool = True
+
+    def __post_init__(self) -> None:
+        ranks = [engine.rank for engine in self.engines]
+        check(len(set(ranks)) == len(ranks), "engines", f"must name each rank once, not {ranks}")
+        check(max(ranks) < self.dp_size, "engines", f"ranks {ranks} must be below dp_size {self.dp_size}")
+        check(self.store_port.base + self.dp_size <= 65536, "store_port.base", "plus dp_size is no port")
+        for key in ("listen", "rest_listen", "metrics_listen"):
+            if address := getattr(self, key):
+                _check_address(key, address)
+        for address in self.controllers:
+            _check_address("controllers", address)
+        try:
+            re.compile(self.worker_pattern)
+        except re.error as error:
+            check(False, "worker_pattern", f"is no regular expression: {error}")
+
+
+def _check_address(key: str, address: str) -> None:
+    try:
+        split_address(address)
+    except ValueError as error:
+        check(False, key, str(error))

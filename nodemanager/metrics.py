@@ -1,0 +1,21 @@
+"""What a NodeManager counts, beside its RPCs."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+class NodeMetrics:
+    """One NodeManager."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.connected = Gauge(
+            "motor_ft_link_connected", "1 while a Controller has answered Hello on the open stream.", registry=registry
+        )
+        self.reports = Counter("motor_ft_reports", "Reports sent, repeats included.", ["kind"], registry=registry)
+        self.rejected = Counter("motor_ft_reports_rejected", "Reports refused.", ["reason"], registry=registry)
+        self.process_deaths = Counter("motor_ft_process_deaths", "Engine processes that ended.", registry=registry)
+        self.retired_healthy = Counter(
+            "motor_ft_retired_rank_healthy", "Readings in which a retired rank was healthy.", registry=registry
+        )
+        self.apply_seconds = Histogram(
+            "motor_ft_apply_seconds", "From apply received to all engines answered.", registry=registry
+        )

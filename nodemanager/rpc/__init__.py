@@ -1,0 +1,1 @@
+"""What a NodeManager serves: parse, call, reply."""
