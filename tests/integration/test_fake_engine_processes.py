@@ -11,7 +11,7 @@ import pytest
 from tests.support.engine import FAST
 from tests.support.engine.client import EngineClient
 from tests.support.ports import free_port, free_ports
-from tests.support.processes import Running, python_module
+from tests.support.processes import Running, alive, python_module
 from tests.support.waiting import until
 
 SIZE = 3
@@ -85,7 +85,7 @@ async def test_survivors_notice_a_killed_process_and_scale_down_twice(cluster: C
     await cluster.launch_all()
     victims = psutil.Process(cluster.engines[0].pid).children()
     await cluster.engines[0].kill()
-    await until(lambda: not any(victim.is_running() for victim in victims))
+    await until(lambda: not any(alive(victim.pid) for victim in victims))
     await cluster.all("unhealthy", 1, 2)
     await cluster.scale_down("a", [1, 2], [0])
     await cluster.all("healthy", 1, 2)
@@ -112,7 +112,7 @@ async def test_a_killed_engine_core_leaves_its_status_until_the_watchdog_ends_th
     cluster.child(1, "EngineCore").kill()
     await cluster.all("unhealthy", 0, 2)
     assert await cluster.engines[1].wait() == 1
-    assert not worker.is_running()
+    assert not alive(worker.pid)
 
 
 async def test_an_engine_restarted_alone_waits_for_the_rest_unless_told_otherwise(cluster: Cluster) -> None:
@@ -153,7 +153,7 @@ async def test_a_rebuilt_group_forms_again_with_new_identities_after_a_clean_end
     children = psutil.Process(cluster.engines[0].pid).children()
     assert {child.cmdline()[0] for child in children} == {"VLLM::EngineCore_DP0", "VLLM::Worker_DP0"}
     assert [await engine.stop() for engine in cluster.engines.values()] == [0, 0, 0]
-    assert not any(child.is_running() for child in children)
+    assert not any(alive(child.pid) for child in children)
 
     await cluster.launch_all()
     await cluster.all("healthy", 0, 1, 2)
@@ -169,7 +169,7 @@ async def test_injections_reach_real_children_and_a_lost_group_ends_its_engines(
     inject = f"{cluster.group_url}/_fake/inject"
     assert await cluster.client.call("POST", inject, json={"name": "worker_kill", "rank": 1}) == (200, {})
     await cluster.all("dead", 1)
-    assert not worker.is_running()
+    assert not alive(worker.pid)
     assert (await cluster.client.call("POST", inject, json={"name": "restart", "rank": 1}))[0] == 400
 
     await cluster.group.kill()

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psutil
+
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +31,14 @@ def python_module(name: str, *arguments: str) -> list[str]:
 def die_with_parent() -> None:
     """In a new child: SIGKILL when the parent dies, however it dies."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; a zombie that nobody collected does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 class ProcessError(Exception):
