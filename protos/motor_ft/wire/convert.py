@@ -54,7 +54,7 @@ def duration_from_pb(duration: Duration, path: str = "duration") -> float:
     sec, nanos = duration.seconds, duration.nanos
     valid = abs(sec) <= _MAX_DURATION_SEC and abs(nanos) < 1_000_000_000 and sec * nanos >= 0
     demand(valid, path, f"{sec} s and {nanos} ns are no duration")
-    return sec + nanos / 1_000_000_000
+    return (sec * 1_000_000_000 + nanos) / 1_000_000_000  # rounded once, so that what was sent is read
 
 
 def command_to_header(command: Command) -> common_pb2.CommandHeader:
