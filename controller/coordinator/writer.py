@@ -80,10 +80,8 @@ class CoordinatorWriter:
 
     async def _update(self, instance_id: int) -> None:
         del self._changed[instance_id]
-        if await self._update_view(instance_id):
+        if await self._update_view(instance_id):  # else the SET that repairs it covers this change as well
             self._settled([instance_id])
-        else:
-            self._changed.setdefault(instance_id)
 
     async def _update_view(self, instance_id: int) -> bool:
         # A Coordinator refuses ADD of an instance that it has in another form: first DEL of what it has.
@@ -104,15 +102,13 @@ class CoordinatorWriter:
         self._set_due = False
         covered, self._changed = self._changed, {}
         before, was_synced = self._held, self._synced
-        if not await self._replace_views():
-            self._changed = covered | self._changed
-            return
-        different = {
-            instance_id
-            for instance_id in {*before, *self._held}
-            if not was_synced or before.get(instance_id) != self._held.get(instance_id)
-        }
-        self._settled(different | covered.keys())
+        if await self._replace_views():
+            different = {
+                instance_id
+                for instance_id in {*before, *self._held}
+                if not was_synced or before.get(instance_id) != self._held.get(instance_id)
+            }
+            self._settled(different | covered.keys())
 
     async def _replace_views(self) -> bool:
         while True:

@@ -223,6 +223,21 @@ async def test_a_withdraw_in_an_outage_fails_in_time_and_a_later_set_converges()
         assert views.reports[1:] == [(1, None)]
 
 
+async def test_after_an_outage_also_an_unchanged_view_is_confirmed_anew() -> None:
+    """Who tried to withdraw and gave up no longer believes the old confirmation; the first SET after it tells."""
+    views, first = Views(), Memory()
+    views.show(view(0, 1))
+    async with pushing(views, first) as pusher:
+        first.reachable = False
+        views.show()
+        assert not await pusher.withdraw(1, TIMEOUT_SEC)
+        views.show(view(0, 1))
+        assert not await pusher.publish(1, TIMEOUT_SEC)
+        first.reachable = True
+        await asyncio.sleep(READINESS_INTERVAL_SEC)
+        assert views.reports == [(1, view(0, 1)), (1, view(0, 1))]
+
+
 async def test_an_outage_that_ends_in_time_is_no_failure() -> None:
     views, first = Views(), Memory()
     views.show(view(0, 1))

@@ -1,0 +1,1 @@
+"""The Controller's adapters over real connections, in one process."""
