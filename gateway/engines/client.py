@@ -144,8 +144,8 @@ def _problem(error: aiohttp.ClientError) -> Problem:
             return Problem.UNREACHABLE if error.errno in _UNREACHABLE else Problem.LOCAL
         case aiohttp.ServerDisconnectedError():
             return Problem.UNREACHABLE
-        case aiohttp.ClientPayloadError() if isinstance(error.__cause__, ConnectionError):
-            return Problem.UNREACHABLE
+        case aiohttp.ClientPayloadError() if "ConnectionResetError" in str(error):
+            return Problem.UNREACHABLE  # aiohttp keeps this cause in its text only
         case _:
             return Problem.PROTOCOL
 
