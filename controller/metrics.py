@@ -1,0 +1,90 @@
+"""Metrics of the Controller beyond those of its RPCs."""
+
+from contextlib import suppress
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from controller.core.phases import Phase
+from controller.core.serving import ServingEvent
+
+_STAGE_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+
+
+class ControllerMetrics:
+    """What the FaultManager, the strategies and the pusher count; series of an instance go with ``forget``."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._phase = Gauge(
+            "motor_ft_phase", "1 for the phase that is reported.", ["instance", "phase"], registry=registry
+        )
+        self._serving = Gauge(
+            "motor_ft_serving_published", "1 when every Coordinator holds the view.", ["instance"], registry=registry
+        )
+        self._stopped = Gauge(
+            "motor_ft_automation_stopped", "1 when a person has to look.", ["instance"], registry=registry
+        )
+        self._decisions = Counter("motor_ft_decisions", "Decisions taken.", ["action"], registry=registry)
+        self._transactions = Counter(
+            "motor_ft_transactions", "Strategies that ended.", ["strategy", "outcome"], registry=registry
+        )
+        self._refreshes = Counter(
+            "motor_ft_coordinator_refreshes",
+            "Requests to Coordinators, confirmed or not.",
+            ["event", "confirmed"],
+            registry=registry,
+        )
+        self._stages = Histogram(
+            "motor_ft_stage_seconds",
+            "Duration of one stage of a scale-down.",
+            ["stage"],
+            registry=registry,
+            buckets=_STAGE_BUCKETS,
+        )
+        for event in ServingEvent:
+            for confirmed in (True, False):
+                self._refreshes.labels(event, _flag(confirmed))  # a rate needs the zero before the first one
+
+    def phase(self, instance_id: int, phase: Phase) -> None:
+        """The phase that is reported of an instance."""
+        for other in Phase:
+            self._phase.labels(instance_id, other).set(other is phase)
+
+    def serving(self, instance_id: int, published: bool) -> None:
+        """Whether the Coordinators hold the projection."""
+        self._serving.labels(instance_id).set(published)
+
+    def automation_stopped(self, instance_id: int, stopped: bool) -> None:
+        """A person has to look at the instance."""
+        self._stopped.labels(instance_id).set(stopped)
+
+    def decision(self, action: str) -> None:
+        """A decision that changed something."""
+        self._decisions.labels(action).inc()
+
+    def strategy(self, name: str, outcome: str) -> None:
+        """A strategy has ended."""
+        self._transactions.labels(name, outcome).inc()
+
+    def stage(self, name: str, seconds: float) -> None:
+        """One stage of a scale-down took this long."""
+        self._stages.labels(name).observe(seconds)
+
+    def refresh(self, event: ServingEvent, confirmed: bool) -> None:
+        """One request to a Coordinator was answered, or not."""
+        self._refreshes.labels(event, _flag(confirmed)).inc()
+
+    def forget(self, instance_id: int) -> None:
+        """The instance is gone."""
+        for phase in Phase:
+            _remove(self._phase, instance_id, phase)
+        for gauge in (self._serving, self._stopped):
+            _remove(gauge, instance_id)
+
+
+def _remove(gauge: Gauge, *labels: object) -> None:
+    with suppress(KeyError):  # an instance that was never shown has none
+        gauge.remove(*labels)
+
+
+def _flag(value: bool) -> str:
+    return str(value).lower()
