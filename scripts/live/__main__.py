@@ -1,0 +1,128 @@
+"""``scripts/run``: exit code 0 after Ctrl-C or --once, 1 when something could not start or did not recover."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator
+
+import grpc
+from rich.console import Console
+from rich.live import Live
+
+from motor_ft.v1 import controller_pb2
+from scripts.live.options import Fault, Options, parse
+from scripts.live.view import View, timings
+from tests.support.cluster import Cluster, Evidence
+from tests.support.processes import ProcessError
+
+RECOVERY_TIMEOUT_SEC = 120.0
+
+
+class Show:
+    """One run: the cluster, what is shown of it, and the faults."""
+
+    def __init__(self, options: Options, console: Console) -> None:
+        self._options = options
+        self._console = console
+        self._cluster = Cluster(options.folder, options.shape)
+        self._plain = options.plain or not console.is_terminal
+        self.started = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until ``stop``, or with --once until the last fault is recovered from."""
+        self._console.print(f"starting {len(self._options.shape.pods)} pods, {self._options.shape.dp_size} ranks …")
+        async with self._cluster as cluster, Evidence(cluster) as evidence:
+            self.started = True
+            view = View(cluster, evidence)
+            if self._plain:
+                self._console.print("\n".join(view.services()), soft_wrap=True)
+            tasks = [
+                asyncio.create_task(self._follow(view), name="follow"),
+                asyncio.create_task(self._break(view, stop), name="break"),
+                asyncio.create_task(stop.wait(), name="stop"),
+            ]
+            async with self._screen(view):
+                try:
+                    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        task.result()
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.gather(*tasks, return_exceptions=True)
+            self._console.print("stopping …")
+            if cluster.faults:
+                self._console.print(timings(evidence.latencies()))
+        self._console.print(f"all processes have ended; logs and evidence are in {self._options.folder}")
+
+    @contextlib.asynccontextmanager
+    async def _screen(self, view: View) -> AsyncIterator[None]:
+        if self._plain:
+            yield
+            return
+        with Live(get_renderable=view.render, console=self._console, refresh_per_second=8, screen=False):
+            yield
+
+    async def _follow(self, view: View) -> None:
+        while True:
+            async with self._cluster.stub() as stub:
+                with contextlib.suppress(grpc.aio.AioRpcError):  # the Controller is away; ask again
+                    request = controller_pb2.WatchInstancesRequest()
+                    async for update in stub.WatchInstances(request, wait_for_ready=True):
+                        if update.HasField("instance"):
+                            self._print(view.changed(update.instance))
+            await asyncio.sleep(0.2)
+
+    async def _break(self, view: View, stop: asyncio.Event) -> None:
+        for fault in self._options.faults:
+            await asyncio.sleep(fault.after)
+            self._print(view.say(f"fault: {fault.kind} on rank {fault.rank}"))
+            await self._recover(fault)
+            self._print(view.say("serving again"))
+        if not self._options.once:
+            await stop.wait()
+
+    async def _recover(self, fault: Fault) -> None:
+        before = (await self._cluster.instances())[0]
+        await self._cluster.inject(fault.kind, fault.rank)
+        await self._cluster.until(
+            lambda now: now.can_serve and (now.instance_id, now.generation) > (before.instance_id, before.generation),
+            "serves again",
+            RECOVERY_TIMEOUT_SEC,
+        )
+
+    def _print(self, line: str | None) -> None:
+        if line and self._plain:
+            self._console.print(line, soft_wrap=True, highlight=False)
+
+
+async def main(options: Options) -> int:
+    """Run until the first SIGINT or SIGTERM: that ends cleanly, whatever is going on."""
+    stop = asyncio.Event()
+    console = Console()
+    show = Show(options, console)
+    running = asyncio.create_task(show.run(stop))
+
+    def end() -> None:
+        stop.set()
+        if not show.started:
+            running.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, end)
+    try:
+        await running
+    except asyncio.CancelledError:
+        console.print("ended before everything had started")
+        return 1
+    except (ProcessError, TimeoutError) as error:
+        console.print(f"[red]{error}[/red]\nlogs are in {options.folder}", soft_wrap=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(parse())))

@@ -1,0 +1,48 @@
+"""Clusters of real processes for the acceptance matrix; every test leaves an evidence bundle."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster, Evidence, Shape
+
+Start = Callable[[Shape], AbstractAsyncContextManager[tuple[Cluster, Evidence]]]
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
+@pytest.fixture
+def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Folder of one cluster; kept, and its path printed, when the test fails or with --keep-evidence."""
+    path = Path(tempfile.mkdtemp(prefix=f"motor-ft-{request.node.name[:40]}-".replace("[", "-").replace("]", "")))
+    yield path
+    if request.node.stash.get(FAILED, False) or request.config.getoption("--keep-evidence"):
+        sys.stdout.write(f"evidence: {path}\n")
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def start(folder: Path) -> Start:
+    """Start a cluster of a shape, recording evidence."""
+
+    @asynccontextmanager
+    async def started(shape: Shape) -> AsyncIterator[tuple[Cluster, Evidence]]:
+        async with Cluster(folder, shape) as cluster, Evidence(cluster) as evidence:
+            yield cluster, evidence
+
+    return started
