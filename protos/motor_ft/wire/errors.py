@@ -12,7 +12,8 @@ from motor_ft.wire.convert import duration_to_pb
 DETAILS_KEY = "grpc-status-details-bin"
 RETRY_AFTER_SEC = {Reason.NOT_LEADER: 1.0, Reason.OVERLOADED: 1.0}
 # Status travels in HTTP headers, of which a client accepts 8 KiB; longer ones would replace the error by another.
-_MAX_TEXT = 512
+_MAX_MESSAGE_BYTES = 1024
+_MAX_DETAIL_BYTES = 256
 
 _NOT_KNOWN = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
 
@@ -20,14 +21,14 @@ _NOT_KNOWN = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED, grpc
 def to_abort(error: FtError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
     """Return code, details and trailing metadata that carry ``error``; long texts are cut."""
     code = grpc.StatusCode[CATALOG[error.reason].grpc_code]
-    status = status_pb2.Status(code=code.value[0], message=error.message[:_MAX_TEXT])
-    metadata = {key: value[:_MAX_TEXT] for key, value in error.metadata.items()}
+    status = status_pb2.Status(code=code.value[0], message=_cut(error.message, _MAX_MESSAGE_BYTES))
+    metadata = {key: _cut(value, _MAX_DETAIL_BYTES) for key, value in error.metadata.items()}
     details: list[Message] = [
         error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata),
     ]
     if isinstance(error, FieldError):
         violations = [
-            error_details_pb2.BadRequest.FieldViolation(field=path, description=what[:_MAX_TEXT])
+            error_details_pb2.BadRequest.FieldViolation(field=path, description=_cut(what, _MAX_DETAIL_BYTES))
             for path, what in error.violations.items()
         ]
         details.append(error_details_pb2.BadRequest(field_violations=violations))
@@ -55,6 +56,10 @@ def from_rpc_error(error: grpc.aio.AioRpcError) -> FtError:
         return meant
     text = f"{error.code().name}: {error.details() or 'no details'}"
     return FtError(Reason.OUTCOME_UNKNOWN if error.code() in _NOT_KNOWN else Reason.INTERNAL, text)
+
+
+def _cut(text: str, max_bytes: int) -> str:
+    return text.encode(errors="replace")[:max_bytes].decode(errors="ignore")
 
 
 def _read_status(error: grpc.aio.AioRpcError) -> FtError | None:

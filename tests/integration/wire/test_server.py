@@ -110,6 +110,16 @@ async def test_the_health_of_an_unknown_service_is_not_found(served: Served) -> 
     assert served.count("motor_ft_rpc_total", **labels) == 1
 
 
+async def test_the_health_of_a_service_may_be_watched_before_it_is_there(served: Served) -> None:
+    async with open_channel(served.address) as channel:
+        watch = health_stub(channel).Watch(health_pb2.HealthCheckRequest(service="later"))
+        assert (await watch.read()).status == Status.SERVICE_UNKNOWN
+        served.server.set_serving(SERVICE, False)
+        served.server.set_serving("later", True)
+        assert (await watch.read()).status == Status.SERVING
+        watch.cancel()
+
+
 async def test_health_lists_every_service(served: Served) -> None:
     async with open_channel(served.address) as channel:
         request = health_pb2.HealthListRequest()  # type: ignore[attr-defined]
@@ -130,6 +140,17 @@ async def test_reflection_lists_the_services_and_knows_their_files(served: Serve
     assert names == {SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
     files = map(FileDescriptorProto.FromString, file.file_descriptor_response.file_descriptor_proto)
     assert "motor_ft/v1/node_manager.proto" in {file.name for file in files}
+
+
+async def test_reflection_may_be_off_and_what_is_not_served_is_unimplemented() -> None:
+    running = server(reflection=False)
+    port = await running.start()
+    async with open_channel(f"127.0.0.1:{port}") as channel:
+        stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)  # type: ignore[arg-type]  # typed as synchronous
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")])).read()
+    await running.stop(TIMEOUT)
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 async def test_shutdown_ends_streams_with_their_reason(served: Served) -> None:

@@ -1,7 +1,7 @@
 """The order in which a call passes the interceptors, for unary calls and for streams."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, TypeAlias, cast
 
@@ -22,6 +22,7 @@ from motor_ft.wire.policy import Lease, PolicyTable
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Unary = Callable[[Message, Context], Awaitable[Message]]
+Answer = Callable[[Message, Context], Coroutine[Any, Any, bytes]]
 Stream = Callable[[Any, Context], AsyncGenerator[Message, None]]
 
 _log = get_logger(__name__)
@@ -93,9 +94,7 @@ class Chain(grpc.aio.ServerInterceptor):
         # Answers are bytes already: a repeated one is what was recorded, to the byte.
         return grpc.unary_unary_rpc_method_handler(cast(Any, answer), handler.request_deserializer, None)
 
-    def _unary(
-        self, method: str, behaviour: Unary, serialize: Callable[[Message], bytes]
-    ) -> Callable[[Message, Context], Awaitable[bytes]]:
+    def _unary(self, method: str, behaviour: Unary, serialize: Callable[[Message], bytes]) -> Answer:
         policy = self._policies[method]
 
         async def answer(request: Message, context: Context) -> bytes:
@@ -126,16 +125,11 @@ class Chain(grpc.aio.ServerInterceptor):
         payload = request.SerializeToString(deterministic=True)
         return await answer_once(ledger, method, command, payload, leased)
 
-    def _shielded(
-        self, method: str, answer: Callable[[Message, Context], Awaitable[bytes]]
-    ) -> Callable[[Message, Context], Awaitable[bytes]]:
+    def _shielded(self, method: str, answer: Answer) -> Answer:
         """Run commands in tasks of their own: a caller that goes away must not stop one half-way."""
 
         async def shielded(request: Message, context: Context) -> bytes:
-            async def command() -> bytes:
-                return await answer(request, context)
-
-            task = asyncio.create_task(command(), name=method)
+            task = asyncio.create_task(answer(request, context), name=method)
             self._commands.add(task)
             task.add_done_callback(self._commands.discard)
             return await asyncio.shield(task)
