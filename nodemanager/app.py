@@ -1,6 +1,7 @@
 """Composition root: the only place where the NodeManager's parts are built, in start and stop order."""
 
 import asyncio
+import os
 import random
 import re
 import shutil
@@ -226,7 +227,7 @@ async def _rest(config: NodeManagerConfig, node: LocalNode, registry: CollectorR
 
 def _registration(config: NodeManagerConfig, pod: Pod, port: int, rest_port: int) -> Registration:
     return Registration(
-        pod_uid=config.pod_uid or config.pod_name,
+        pod_uid=config.pod_uid or os.environ.get("MOTOR_FT_POD_UID") or config.pod_name,
         job_name=config.job_name,
         model_name=config.model_name,
         engine_type=config.engine_type,
@@ -234,7 +235,7 @@ def _registration(config: NodeManagerConfig, pod: Pod, port: int, rest_port: int
         node_name=config.node_name,
         pod_name=config.pod_name,
         pod_ip=config.pod_ip,
-        node_manager_address=f"{config.pod_ip}:{port}",
+        node_manager_address=config.advertise or f"{config.pod_ip}:{port}",
         dp_size=config.dp_size,
         tp_size=config.tp_size,
         endpoints=pod.endpoints(),

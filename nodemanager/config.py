@@ -107,10 +107,12 @@ class NodeManagerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     node_name: Name
     pod_name: Name
     pod_uid: str = ""
-    """New for every pod that the cluster creates; empty: the pod's name."""
+    """New for every pod that the cluster creates; empty: MOTOR_FT_POD_UID of the environment, else the pod's name."""
     pod_ip: Name
     listen: str
-    """``host:port`` of NodeManagerService; others reach it at the pod's address."""
+    """``host:port`` of NodeManagerService."""
+    advertise: str = ""
+    """``host:port`` at which Controllers reach NodeManagerService; empty: the pod's address and the port of ``listen``."""
     rest_listen: str = ""
     """``host:port`` of the four FT routes; empty: not served."""
     rest_strict_fencing: bool = False
@@ -144,7 +146,7 @@ class NodeManagerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         check(len(set(ranks)) == len(ranks), "engines", f"must name each rank once, not {ranks}")
         check(max(ranks) < self.dp_size, "engines", f"ranks {ranks} must be below dp_size {self.dp_size}")
         check(self.store_port.base + self.dp_size <= 65536, "store_port.base", "plus dp_size is no port")
-        for key in ("listen", "rest_listen", "metrics_listen"):
+        for key in ("listen", "advertise", "rest_listen", "metrics_listen"):
             if address := getattr(self, key):
                 _check_address(key, address)
         for address in self.controllers:
