@@ -97,6 +97,19 @@ async def test_the_store_master_moves_twice(client: EngineClient) -> None:
         assert {group.rank(r).store.host_rank for r in survivors} == {2}
 
 
+async def test_a_store_port_is_taken_while_its_host_lives_and_free_afterwards(client: EngineClient) -> None:
+    async with FakeGroup(4) as group:
+        survivors = await lose(group, 0)
+        port = free_port()
+        await scale_down(group, client, survivors, "a", [0], dp_master_ip="127.0.0.1", dp_store_port=port)
+        await all_healthy(group, survivors)
+        with socket.socket() as probe, pytest.raises(OSError, match="in use"):
+            probe.bind(("127.0.0.1", port))
+        await group.inject(1, "engine_kill")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+
+
 async def test_removing_the_master_needs_an_address(client: EngineClient) -> None:
     async with FakeGroup(4) as group:
         survivors = await lose(group, 0)

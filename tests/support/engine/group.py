@@ -59,6 +59,12 @@ class Group:
         self.changes.notify()
         return store
 
+    def close_stores(self, host: int) -> None:
+        """The stores of a rank end, and their ports are free, when its EngineCore is gone."""
+        for store in self.moved_stores.values():
+            if store.host_rank == host:
+                store.close()
+
     def _core_gone(self, number: int) -> bool:
         return number not in self.ranks or self.ranks[number].core_gone
 

@@ -69,7 +69,7 @@ class GroupServer:
         return web.json_response(reply, status=status)
 
     async def _serve_engine(self, request: web.Request) -> web.WebSocketResponse:
-        socket = web.WebSocketResponse()
+        socket = web.WebSocketResponse(max_msg_size=0)
         await socket.prepare(request)
         hello = await socket.receive_json()
         if problem := self._mismatch(hello):

@@ -46,8 +46,13 @@ ARMED: dict[str, str] = {
     "completions_fail": "completions answer 500 although the status is healthy",
 }
 
+
+def _idle(group: Group, params: Params) -> None:
+    group.idle = bool(params.get("on", True))
+
+
 GROUP: dict[str, Callable[[Group, Params], None]] = {
-    "idle": lambda group, params: setattr(group, "idle", params.get("on", True)),
+    "idle": _idle,
     "port_in_use": lambda group, params: group.ports_in_use.add(params["port"]),
 }
 

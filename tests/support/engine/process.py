@@ -41,7 +41,6 @@ class EngineProcess:
         self.incarnation = secrets.token_hex(4)
         self._server = RankServer(self._call, options.host, options.port)
         self._children = Children(options.rank, self._child_changed)
-        self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._outbox: asyncio.Queue[Message] = asyncio.Queue(1000)
         self._replies: dict[int, asyncio.Future[Reply]] = {}
         self._call_ids = count(1)
@@ -60,11 +59,11 @@ class EngineProcess:
         async with aiohttp.ClientSession() as session:
             try:
                 url = f"http://{self._options.group}{PATH}"
-                self._socket = await session.ws_connect(url, timeout=aiohttp.ClientWSTimeout(ws_close=1.0))
+                socket = await session.ws_connect(url, timeout=aiohttp.ClientWSTimeout(ws_close=1.0), max_msg_size=0)
             except aiohttp.ClientError as error:
                 await self._server.stop()
                 return self._complain(f"no group at {self._options.group}: {error}")
-            return await self._serve(self._socket)
+            return await self._serve(socket)
 
     async def _serve(self, socket: aiohttp.ClientWebSocketResponse) -> int:
         self._children.start()

@@ -191,8 +191,10 @@ class Rank:
         self._move(Process.FROZEN, Process.RUNNING)
 
     def _move(self, before: Process, after: Process) -> None:
-        if self.process is before:
+        if self.process is before and after is not before:
             self.process = after
+            if self.core_gone:
+                self.group.close_stores(self.number)
             self.group.record(self.number, "process", after.name.lower())
             self.group.reconsider()
 

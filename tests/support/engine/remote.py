@@ -59,6 +59,8 @@ class EngineLink:
                     running.cancel()
             case "child" if self.rank is not None:
                 self.rank.child_changed(message["child"], message["fate"])  # type: ignore[arg-type]
+            case "child" if message["fate"] == "died":
+                self.end_server()  # it will never be ready
 
     async def _answer(self, rank: Rank, message: Message) -> None:
         self.send(pack_reply(message["call"], await handle(rank, unpack_request(message))))
