@@ -112,7 +112,7 @@ class NodeManagerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     listen: str
     """``host:port`` of NodeManagerService."""
     advertise: str = ""
-    """``host:port`` at which Controllers reach NodeManagerService; empty: the pod's address and the port of ``listen``."""
+    """``host:port`` at which Controllers reach it; empty: the pod's address and the port of ``listen``."""
     rest_listen: str = ""
     """``host:port`` of the four FT routes; empty: not served."""
     rest_strict_fencing: bool = False
