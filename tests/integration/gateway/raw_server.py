@@ -50,6 +50,18 @@ class RawServer:
         self.url = f"http://127.0.0.1:{port}"
         self.requests: list[bytes] = []
         self.connections = 0
+        self._arrived = asyncio.Event()
+
+    def record(self, request: bytes) -> None:
+        """Note a request."""
+        self.requests.append(request)
+        self._arrived.set()
+
+    async def received(self, count: int) -> None:
+        """Wait until that many requests have arrived."""
+        while len(self.requests) < count:
+            self._arrived.clear()
+            await self._arrived.wait()
 
 
 @asynccontextmanager
@@ -63,7 +75,7 @@ async def raw_server(serve: Serve) -> AsyncIterator[RawServer]:
             while not writer.is_closing():
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = re.search(rb"Content-Length: (\d+)", head)
-                raw.requests.append(head + await reader.readexactly(int(length[1]) if length else 0))
+                raw.record(head + await reader.readexactly(int(length[1]) if length else 0))
                 await serve(Exchange(raw.requests[-1], writer))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the client has gone
