@@ -105,12 +105,14 @@ async def _start(config: NodeManagerConfig, ending: Ending, stack: AsyncExitStac
     stack.push_async_callback(lambda: supervisor.stop(adopted=ending.with_adopted))
     await supervisor.start()
     engines = await _engines(config, registry, rpc_metrics, stack)
+    store_port = StorePort(config.store_port.first, config.store_port.last)
+    stack.callback(store_port.release)
     service = FtService(
         pod,
         journal,
         engines,
         supervisor,
-        StorePort(config.store_port.first, config.store_port.last),
+        store_port,
         clock,
         metrics,
         dp_size=config.dp_size,

@@ -92,7 +92,11 @@ class Link:
             if first.HasField("not_leader"):
                 return first.not_leader.leader
             demand(first.HasField("welcome"), "directive", "Welcome must be the first")
-            await self._welcomed(first.welcome, address)
+            await self._welcomed(first.welcome)
+            self._orders.set_fast(False)
+            self._metrics.connected.set(1)
+            self._reconnect.reset()
+            _log.info("linked", controller=address, instance_id=first.welcome.instance_id)
             return await self._converse(stream)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
@@ -102,7 +106,7 @@ class Link:
             stream.cancel()
             await channel.close()
 
-    async def _welcomed(self, welcome: fault_report_pb2.Welcome, address: str) -> None:
+    async def _welcomed(self, welcome: fault_report_pb2.Welcome) -> None:
         """Take the Controller on, its epoch durable; raises FtError STALE_EPOCH for a former leader."""
         settings = _settings(welcome)
         demand(welcome.instance_id > 0, "welcome.instance_id", "must be positive")
@@ -117,10 +121,6 @@ class Link:
         )
         self._pod.paced(settings)
         self._pod.changed()
-        self._orders.set_fast(False)
-        self._reconnect.reset()
-        self._metrics.connected.set(1)
-        _log.info("linked", controller=address, instance_id=welcome.instance_id, epoch=welcome.controller_epoch)
 
     async def _converse(self, stream: Stream) -> str:
         """Send and hear until one of both ends; the channel's own keepalive does not notice a frozen process."""
@@ -136,19 +136,19 @@ class Link:
 
     async def _send(self, stream: Stream) -> str:
         """Heartbeats on time, and everything that the outbox has; ends by raising."""
-        outbox, settings = self._pod.outbox, self._pod.settings
+        outbox = self._pod.outbox
         outbox.reconnected()
         beat_at = self._clock.now()
         while True:
             self._pod.wake.clear()
-            now = self._clock.now()
+            now, settings = self._clock.now(), self._pod.settings
             if outbox.unacknowledged_for(now) > settings.heartbeat_ttl_sec:
                 raise FtError(Reason.OUTCOME_UNKNOWN, f"no acknowledgement for {settings.heartbeat_ttl_sec:g} s")
+            while (entry := outbox.next(now)) is not None:
+                await self._write(stream, messages.report(*entry, self._pod, self._journal.state, now))
             if now >= beat_at:
                 await self._write(stream, messages.heartbeat(self._pod))
                 beat_at = now + settings.heartbeat_interval_sec
-            while (entry := outbox.next(now)) is not None:
-                await self._write(stream, messages.report(*entry, self._pod, self._journal.state, now))
             due = outbox.due_in(now)
             pause = beat_at - now if due is None else min(beat_at - now, due)
             with suppress(TimeoutError):
@@ -172,6 +172,8 @@ class Link:
                 self._rejected(response.rejected)
             elif response.HasField("directive"):
                 self._directed(response.directive)
+            elif response.HasField("welcome"):
+                await self._welcomed(response.welcome)
             elif response.HasField("not_leader"):
                 return response.not_leader.leader
 

@@ -125,7 +125,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def test_the_exit_of_a_launched_engine_is_reported_with_how_it_ended(bench: Bench) -> None:
-    supervisor = await bench.start(EngineSpec(3, (sys.executable, "-c", "raise SystemExit(7)")))
+    await bench.start(EngineSpec(3, (sys.executable, "-c", "raise SystemExit(7)")))
     death = await bench.death()
     assert (death.rank, death.incarnation) == (3, bench.incarnation(3))
     assert "exited with status 7" in death.detail
