@@ -277,12 +277,14 @@ async def test_a_failed_vote_is_terminal_for_every_voter(client: EngineClient) -
 
 
 async def test_engines_that_disagree_on_the_removed_set_all_fail(client: EngineClient) -> None:
-    async with FakeGroup(4, timings=SHORT) as group:
-        await lose(group, 2, 3)
-        await scale_down(group, client, [0], "a", [2, 3])
-        await scale_down(group, client, [1], "a", [3])
-        for rank in (0, 1):
-            await failed(group, rank)
+    """Their dense ranks pair up, so the check-in passes; the round must not."""
+    async with FakeGroup(4) as group:
+        survivors = await lose(group, 3)
+        await scale_down(group, client, [0], "a", [1])
+        await scale_down(group, client, [1, 2], "a", [3])
+        for rank in survivors:
+            assert await failed(group, rank) == "[FT] Recovery vote failed"
+        assert {group.statuses()[r] for r in survivors} == {"dead"}
 
 
 async def test_retry_recovers_a_whole_group_and_a_failed_one_stays_retryable(client: EngineClient) -> None:
