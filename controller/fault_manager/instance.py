@@ -76,7 +76,7 @@ class InstanceActor:
         self._wake = asyncio.Event()
         self._gone = False
 
-    # --- what the registry and the streams call -----------------------------------------------------------------
+    # --- what the registry and the streams call ---
 
     @property
     def job_name(self) -> str:
@@ -222,7 +222,7 @@ class InstanceActor:
             self.env.observer.phase(self.instance_id, status.phase)
             self.env.observer.serving(self.instance_id, status.serving_published)
 
-    # --- the task ---------------------------------------------------------------------------------------------------
+    # --- the task ---
 
     async def _run(self) -> None:
         while not self._gone:
@@ -313,7 +313,7 @@ class InstanceActor:
             return True
         return False
 
-    # --- decide, start, reap ------------------------------------------------------------------------------------------
+    # --- decide, start, reap ---
 
     def snapshot(self) -> Snapshot:
         """What a decision looks at now."""
@@ -445,7 +445,7 @@ class InstanceActor:
             return StrategyResult(Outcome.CANCELLED)
         return StrategyResult(Outcome.FAILED, Failure(FailureCode.INTERRUPTED, f"strategy ended with {error!r}"))
 
-    # --- pods ---------------------------------------------------------------------------------------------------------
+    # --- pods ---
 
     def _watch_closely(self) -> None:
         """Ask the pods to read their engines ten times a second while the instance is under suspicion."""

@@ -84,7 +84,7 @@ class FaultManager:
         for actor in list(self._actors.values()):
             await actor.close()
 
-    # --- ports.Reports ------------------------------------------------------------------------------------------------
+    # --- ports.Reports ---
 
     async def attach(self, hello: Hello, send: Send) -> PodAttachment:
         """Admit a NodeManager to its instance, or to the instance of its job that is being assembled."""
@@ -155,7 +155,7 @@ class FaultManager:
             f"no instance has a pod at {fault.pod_ip}:{fault.node_manager_port}; it has to say Hello first",
         )
 
-    # --- ports.ServingViews -------------------------------------------------------------------------------------------
+    # --- ports.ServingViews ---
 
     def view(self, instance_id: int) -> ServingInstance | None:
         """Projection of one instance now."""
@@ -176,7 +176,7 @@ class FaultManager:
         """An embedded store has one Controller: the process that holds its lock."""
         return not self._closing
 
-    # --- life of actors -----------------------------------------------------------------------------------------------
+    # --- life of actors ---
 
     def _new_actor(self, instance_id: int) -> InstanceActor:
         actor = InstanceActor(instance_id, self._env, lambda: self._epoch, on_ready=self._supersede, on_gone=self._bury)
