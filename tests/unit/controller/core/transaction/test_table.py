@@ -1,0 +1,115 @@
+"""The transition table: every step can be reached, every cell does something, every step can end."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import pytest
+
+from controller.core import effects as fx
+from controller.core.transaction import TABLE, Step
+from motor_ft.model.engine import EngineStatus, EvidenceSource
+from tests.unit.controller.core.transaction.world import Run, spec
+
+Edge = tuple[Step, type[fx.Event], Step]
+"""From, event, to."""
+
+FORWARD = [
+    Step.BEGINNING,
+    Step.GUARDING,
+    Step.OBSERVING,
+    Step.RECHECKING,
+    Step.FREEZING,
+    Step.WITHDRAWING,
+    Step.ARMING,
+    Step.APPLYING,
+    Step.POLLING,
+    Step.RENEWING,
+    Step.COMMITTING,
+    Step.RECORDING,
+    Step.CLEANING,
+    Step.PUBLISHING,
+    Step.DONE,
+]
+"""The order of recovery.md section 5."""
+
+
+def walks() -> Iterable[Run]:
+    """Runs that together enter every step and use every cell."""
+    start = spec({1: EvidenceSource.STATUS_UNREACHABLE})
+    for step in FORWARD:
+        for event in (fx.Cancel("stop"), fx.Died(2, EvidenceSource.PROCESS_EXIT), fx.Tick()):
+            run = Run(start).to(step)
+            run.feed(event)
+            yield run
+            run.finish()
+        for lost in (False, True):
+            run = Run(start).to(step)
+            if run.owed:
+                run.lose(run.owed[0]) if lost else run.answer(run.owed[0])
+            yield run
+            run.finish()
+    waiting = Run(start)
+    waiting.reading(2, EngineStatus.HEALTHY)
+    waiting.to(Step.OBSERVING)
+    for _ in range(5):
+        waiting.answer(waiting.owed[0]) if waiting.owed else waiting.push(2)
+    yield waiting
+    hanging = Run(start).hang().to(Step.POLLING)
+    hanging.push(2)
+    yield hanging
+
+
+@pytest.fixture(scope="module")
+def edges() -> frozenset[Edge]:
+    """Everything that the walks used."""
+    found: set[Edge] = set()
+    for run in walks():
+        run.finish()
+        found |= run.cells
+    return frozenset(edge for edge in found if edge[1] in TABLE[edge[0]])
+
+
+def render(edges: Iterable[Edge]) -> str:
+    """The table as text: one line per move."""
+    lines: dict[tuple[Step, Step], set[str]] = defaultdict(set)
+    for start, event, end in edges:
+        lines[start, end].add(event.__name__)
+    order = list(Step)
+    moves = sorted(lines, key=lambda move: (order.index(move[0]), order.index(move[1])))
+    return "\n".join(f"{start} -- {', '.join(sorted(lines[start, end]))} --> {end}" for start, end in moves)
+
+
+def reachable(edges: Iterable[Edge], start: Step) -> set[Step]:
+    """Steps that a walk from ``start`` can enter."""
+    known, more = set(edges), {start}
+    found: set[Step] = set()
+    while more:
+        found |= more
+        more = {end for begin, _, end in known if begin in found} - found
+    return found
+
+
+def test_the_table_has_a_row_for_every_step() -> None:
+    assert list(TABLE) == list(Step)
+
+
+def test_every_step_is_reached_from_the_begin_and_every_step_can_end(edges: frozenset[Edge]) -> None:
+    assert reachable(edges, Step.BEGINNING) == set(Step), render(edges)
+    for step in Step:
+        assert Step.DONE in reachable(edges, step), f"{step} never ends:\n{render(edges)}"
+
+
+def test_every_cell_of_the_table_is_used(edges: frozenset[Edge]) -> None:
+    cells = {(step, event) for step, row in TABLE.items() for event in row}
+    assert {(start, event) for start, event, _ in edges} == cells, render(edges)
+
+
+def test_no_move_goes_back_except_to_abort(edges: frozenset[Edge]) -> None:
+    """There is no second attempt: apply cannot be reached twice."""
+    forward = {step: place for place, step in enumerate([*FORWARD[:-1], Step.ABORTING, Step.REVERTING, Step.DONE])}
+    for start, event, end in edges:
+        assert forward[start] <= forward[end], f"{start} -- {event.__name__} --> {end}"
+
+
+def test_the_end_is_the_end() -> None:
+    assert TABLE[Step.DONE] == {}

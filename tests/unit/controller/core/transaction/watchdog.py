@@ -1,0 +1,191 @@
+"""What holds in every run of the transaction, checked at every event and every effect."""
+
+from controller.core import effects as fx
+from controller.core.phases import Phase, move
+from controller.core.transaction import Outcome, Spec, Step, Transaction
+from motor_ft.model.command import ScaleDownPlan, hash_plan
+from motor_ft.model.engine import ApplyOutcome, EngineObservation, EngineStatus, EvidenceSource, FtState
+
+BEFORE_ARMING = frozenset(
+    {Step.BEGINNING, Step.GUARDING, Step.OBSERVING, Step.RECHECKING, Step.FREEZING, Step.WITHDRAWING}
+)
+UNREACHABLE = EvidenceSource.STATUS_UNREACHABLE
+
+
+class Watchdog:
+    """Remembers what the machine asked and was told, independently of the machine's own state."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.stored = spec.previous_phase
+        self.dead_committed = tuple(sorted(spec.dead_committed))
+        self.sources: dict[int, set[EvidenceSource]] = {r: {s} for r, s in spec.candidates.items()}
+        self.readings: dict[int, EngineObservation] = {}
+        self.asked: set[int] = set()
+        self.recovered: set[int] = set()
+        self.accepted: dict[int, int] = {}
+        self.leases: dict[str, float] = {}
+        self.plans: dict[str, ScaleDownPlan | None] = {}
+        self.offered: dict[str, ScaleDownPlan | None] = {}
+        self.applied: set[str] = set()
+        self.committed: set[str] = set()
+        self.finals: dict[str, list[bool]] = {}
+        self.persisting: fx.Persist | None = None
+        self.querying: set[str] = set()
+        self.withdrawn = self.cancelled = False
+
+    # --- what the machine is told ---
+
+    def event(self, state: Transaction, event: fx.Event) -> None:
+        """An answer, or news, on its way to the machine."""
+        match event:
+            case fx.Persisted():
+                self._persisted(event)
+            case fx.Guarded(grant=grant) if grant is not None:
+                self.leases[event.address] = event.sent_at + self.spec.limits.lease
+                self.plans[event.address] = self.offered[event.address]
+            case fx.Observed():
+                self.querying.discard(event.address)
+                for seen in event.observations:
+                    self._read(state, seen)
+            case fx.Pushed():
+                self._recovery(state, event.observation)
+            case fx.Withdrawn():
+                self.withdrawn = event.confirmed
+            case fx.Applied():
+                accepted = [outcome for outcome in event.outcomes if outcome.outcome is ApplyOutcome.ACCEPTED]
+                self.accepted |= {outcome.rank: outcome.observation for outcome in accepted}
+            case fx.Finalized(error="") if self.finals[event.address][-1]:
+                self.committed.add(event.address)
+            case fx.Died():
+                self.sources.setdefault(event.rank, set()).add(event.source)
+            case fx.Cancel():
+                self.cancelled |= state.step in BEFORE_ARMING
+            case _:
+                pass
+
+    def _persisted(self, event: fx.Persisted) -> None:
+        assert self.persisting is not None
+        if not event.error:
+            self.stored = self.persisting.phase
+            if self.persisting.dead_committed is not None:
+                self.dead_committed = self.persisting.dead_committed
+        self.persisting = None
+
+    def _read(self, state: Transaction, seen: EngineObservation) -> None:
+        if state.step in BEFORE_ARMING:
+            self.readings[seen.rank] = seen
+            if seen.status is EngineStatus.DEAD:
+                self.sources.setdefault(seen.rank, set()).add(EvidenceSource.ENGINE_REPORTED)
+        self._recovery(state, seen)
+
+    def _recovery(self, state: Transaction, seen: EngineObservation) -> None:
+        healthy = seen.status is EngineStatus.HEALTHY and seen.ft_state is FtState.NONE
+        if state.step is Step.POLLING and healthy and seen.observation > self.accepted.get(seen.rank, seen.observation):
+            self.recovered.add(seen.rank)
+
+    # --- what the machine asks ---
+
+    def effects(self, state: Transaction, effects: tuple[fx.Effect, ...], now: float) -> None:
+        """Effects as they leave the machine."""
+        assert state.step is not Step.DONE or not effects, "an effect after the end"
+        for effect in effects:
+            match effect:
+                case fx.Persist():
+                    self._persist(effect)
+                case fx.Guard():
+                    assert effect.lease_sec == self.spec.limits.lease
+                    self.offered[effect.address] = effect.plan
+                case fx.Query():
+                    assert effect.address not in self.querying, "two readings of one NodeManager at once"
+                    self.querying.add(effect.address)
+                    self.asked |= set(effect.ranks)
+                case fx.Apply():
+                    self._apply(effect, now)
+                case fx.Finalize():
+                    self._finalize(effect)
+                case fx.Watch() | fx.Withdraw() | fx.Publish():
+                    pass
+
+    def _persist(self, effect: fx.Persist) -> None:
+        assert self.persisting is None, "two writes at once"
+        move(self.stored, effect.phase)  # raises when the phase table does not have it
+        assert (effect.dead_committed is not None) is (effect.phase is Phase.POST_SCALE_CLEANUP)
+        if effect.dead_committed is not None:
+            assert self.committed == self._participants(), "dead_committed before every commit was confirmed"
+            assert effect.dead_committed == self._plan().removed
+        self.persisting = effect
+
+    def _participants(self) -> set[str]:
+        pods = self.spec.pods
+        return {p.node_manager_address for p in pods if any(e.rank in self.spec.active for e in p.endpoints)}
+
+    def _plan(self) -> ScaleDownPlan:
+        (plan,) = {self.plans[address] for address in self._participants()}
+        assert plan is not None
+        return plan
+
+    def _apply(self, effect: fx.Apply, now: float) -> None:
+        order, plan = effect.order, self._plan()
+        assert effect.address not in self.applied, "a second Apply"
+        self.applied.add(effect.address)
+        assert not self.cancelled, "Apply after a Cancel"
+        assert self.withdrawn, "Apply before the withdrawal was confirmed"
+        assert self.stored is Phase.SCALING_DOWN, "Apply before its intent was written"
+        assert (order.removed, order.plan_hash) == (plan.removed, plan.plan_hash)
+        assert order.plan_hash == hash_plan(self.spec.instance_id, self.spec.generation, plan.removed, plan.survivors)
+        assert not set(order.ranks) & set(order.removed)
+        assert set(order.removed) | {rank for rank, _ in plan.survivors} == self.spec.original
+        self._evidence(order.removed)
+        for rank in order.ranks:
+            seen = self.readings[rank]
+            assert (seen.status, seen.ft_state) == (EngineStatus.UNHEALTHY, FtState.NONE), "Apply to a rank not U"
+            assert seen.incarnation == dict(plan.survivors)[rank]
+            assert self.sources.get(rank, set()) <= {UNREACHABLE}, "Apply to a rank that died"
+        noticed = [self.spec.unhealthy_since[r] for r, _ in plan.survivors if r in self.spec.unhealthy_since]
+        since = min(noticed, default=now)
+        assert self.spec.recovery_timeout - (now - since) >= self.spec.limits.apply_window
+        assert all(end - now >= self.spec.limits.lease_to_apply for end in self.leases.values())
+
+    def _evidence(self, removed: tuple[int, ...]) -> None:
+        """Nothing is removed without DEAD, and never on an unreachable socket that was not asked once more."""
+        for rank in set(removed) - self.spec.dead_committed:
+            assert self.sources[rank], "a rank is removed that nobody reported dead"
+            if self.sources[rank] == {UNREACHABLE}:
+                assert rank in self.asked
+                seen = self.readings.get(rank)
+                assert seen is None or seen.status in {EngineStatus.UNKNOWN, EngineStatus.DEAD}
+
+    def _finalize(self, effect: fx.Finalize) -> None:
+        finals = self.finals.setdefault(effect.address, [])
+        assert False not in finals, "something after an abort"
+        assert effect.address not in self.committed, "something after a confirmed commit"
+        finals.append(effect.commit)
+        if effect.commit:
+            plan = self._plan()
+            assert self.recovered >= {rank for rank, _ in plan.survivors}, "commit of a rank that has not recovered"
+            (own,) = [p.endpoints for p in self.spec.pods if p.node_manager_address == effect.address]
+            gone = {e.rank for e in own} & set(plan.removed) - self.spec.dead_committed
+            assert effect.retired == tuple(sorted(gone)), "a pod retires exactly its own ranks"
+        else:
+            assert effect.retired == ()
+
+    # --- the end ---
+
+    def end(self, state: Transaction) -> None:
+        """After DONE."""
+        assert state.step is Step.DONE
+        assert state.wake_at is None
+        assert set(self.finals) == self.offered.keys(), "a NodeManager was guarded and never told the end"
+        if state.outcome is Outcome.FAILED:
+            assert state.failure is not None
+            assert self.dead_committed == tuple(sorted(self.spec.dead_committed))
+            assert all(not finals[-1] or address in self.committed for address, finals in self.finals.items())
+        elif state.outcome is Outcome.CANCELLED:
+            assert not self.applied
+            assert not any(finals[-1] for finals in self.finals.values())
+            assert self.stored is state.phase is self.spec.previous_phase
+        elif self.offered:
+            assert self.committed == self._participants()
+            assert self.dead_committed == state.cumulative == self._plan().removed
+            assert self.stored is state.phase is Phase.SCALED_DOWN_RUNNING
