@@ -1,5 +1,7 @@
 """What one side raises, the other side raises."""
 
+import asyncio
+
 import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
@@ -111,8 +113,12 @@ async def test_a_server_that_is_gone_leaves_the_outcome_unknown_and_is_named(ser
 
 
 async def test_a_deadline_leaves_the_outcome_unknown(served: Served) -> None:
+    async def act(_context: Context) -> None:
+        await asyncio.Event().wait()
+
+    served.servicer.act = act
     with pytest.raises(FtError, match=r"DEADLINE_EXCEEDED: /motor_ft.v1.NodeManagerService/Guard of") as refused:
-        await call(served.stub.Guard, guard(), timeout=0)
+        await call(served.stub.Guard, guard(), timeout=0.05)
     assert refused.value.reason is Reason.OUTCOME_UNKNOWN
 
 

@@ -44,7 +44,7 @@ class Chain(grpc.aio.ServerInterceptor):
         self._authorizer = authorizer
         self._wrapped: dict[str, Handler] = {}
         self._commands: set[asyncio.Task[bytes]] = set()
-        self._streams: set[asyncio.Task[Any]] = set()
+        self._streams: set[asyncio.Task[Any]] = set()  # those whose servicer works on the next response
         self._stopping = False
 
     async def intercept_service(
@@ -141,23 +141,26 @@ class Chain(grpc.aio.ServerInterceptor):
 
         async def stream(request: Any, context: Context) -> AsyncIterator[Message]:
             task = cast(asyncio.Task[Any], asyncio.current_task())
-            self._streams.add(task)
-            try:
-                async with ErrorsMapped(context):
-                    with Observed(self._metrics, method, context, timed=False):
-                        self._refuse_when_stopping()
-                        await authorize(self._authorizer, policy, method, context)
-                        if policy.command:
-                            cast(CommandLedger, self._ledger).fence(identify(request))
-                        try:
-                            async with aclosing(behaviour(request, context)) as responses:
-                                async for response in responses:
-                                    yield response
-                        except asyncio.CancelledError:
-                            self._refuse_when_stopping()  # then it was end_streams, else the caller
-                            raise
-            finally:
-                self._streams.discard(task)
+            async with ErrorsMapped(context):
+                with Observed(self._metrics, method, context, timed=False):
+                    await authorize(self._authorizer, policy, method, context)
+                    if policy.command:
+                        cast(CommandLedger, self._ledger).fence(identify(request))
+                    self._refuse_when_stopping()
+                    self._streams.add(task)
+                    try:
+                        async with aclosing(behaviour(request, context)) as responses:
+                            async for response in responses:
+                                # Not while grpc sends: a cancellation there would lose the status.
+                                self._streams.discard(task)
+                                yield response
+                                self._refuse_when_stopping()
+                                self._streams.add(task)
+                    except asyncio.CancelledError:
+                        self._refuse_when_stopping()  # then it was end_streams, else the caller
+                        raise
+                    finally:
+                        self._streams.discard(task)
 
         return stream
 
