@@ -11,7 +11,7 @@ from motor_ft.model.errors import FieldError
 
 T = TypeVar("T")
 Rank = Annotated[int, Meta(ge=0, lt=2**31)]
-Number = Annotated[int, Meta(ge=0, lt=2**63)]
+Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Port = Annotated[int, Meta(ge=1, lt=2**16)]
 
 
@@ -73,7 +73,7 @@ class SoftwareFaultBody(msgspec.Struct, frozen=True, kw_only=True):
     node_manager_port: Port
     engine_id: Rank
     engine_status: Literal[0, 1, 2]
-    instance_id: Annotated[int, Meta(ge=1, lt=2**63)] | None = None
+    instance_id: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
     exception_type: str = ""
     exception_message: str = ""
     additional_info: dict[str, object] | None = None
