@@ -1,0 +1,1 @@
+"""What the Controller serves: one servicer per service, parse, call, reply."""

@@ -1,0 +1,112 @@
+"""FaultReportService: everything that reporters say (protocol.md section 2)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from controller.convert import (
+    directive_to_pb,
+    hello_from_pb,
+    report_from_pb,
+    software_fault_from_pb,
+    welcome_to_pb,
+)
+from controller.core.ports import Attachment, Reports
+from controller.core.reports import Directive, Welcome
+from controller.rpc.outbox import Outbox
+from motor_ft.model.errors import FtError, Reason
+from motor_ft.v1 import fault_report_pb2, fault_report_pb2_grpc
+from motor_ft.v1.fault_report_pb2 import FaultReportRequest, FaultReportResponse
+from motor_ft.wire.log import get_logger
+
+HELLO_SEC = 10.0
+OUTBOX_LIMIT = 256
+
+_ENDS_STREAM = frozenset({Reason.STALE_INCARNATION, Reason.NOT_LEADER, Reason.SHUTTING_DOWN})
+"""Refusals of the reporter, not of the one report."""
+
+_log = get_logger(__name__)
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class FaultReportServicer(fault_report_pb2_grpc.FaultReportServiceServicer):
+    """One stream per reporter, each with its own receiver and outbox, so that none can delay another.
+
+    With fault tolerance not ``enabled`` streams go on as heartbeats; single software faults are not taken.
+    """
+
+    def __init__(self, reports: Reports, *, enabled: bool, outbox_limit: int = OUTBOX_LIMIT) -> None:
+        self._reports = reports
+        self._enabled = enabled
+        self._outbox_limit = outbox_limit
+
+    async def FaultReport(
+        self, request_iterator: AsyncIterator[FaultReportRequest], context: Context
+    ) -> AsyncIterator[FaultReportResponse]:
+        """Hello, Welcome, then reports up and what they are answered with down."""
+        requests = aiter(request_iterator)
+        hello = hello_from_pb(await _receive(requests, HELLO_SEC))
+        outbox = Outbox(self._outbox_limit)
+        attachment = await self._reports.attach(hello, lambda message: outbox.put(_response(message)))
+        # The receiver alone keeps a peer attached: one that does not read may block this generator for ever.
+        receiver = asyncio.create_task(
+            _receive_all(requests, attachment, outbox), name=f"fault reports of {hello.reporter_id}"
+        )
+        receiver.add_done_callback(lambda _: attachment.detach())
+        receiver.add_done_callback(lambda _: outbox.close())
+        try:
+            yield FaultReportResponse(welcome=welcome_to_pb(attachment.welcome))
+            while (response := await outbox.next()) is not None:
+                yield response
+            await receiver
+        finally:
+            receiver.cancel()
+            await asyncio.gather(receiver, return_exceptions=True)
+
+    async def ReportSoftwareFault(
+        self, request: fault_report_pb2.ReportSoftwareFaultRequest, context: Context
+    ) -> fault_report_pb2.ReportSoftwareFaultResponse:
+        """One fault from a reporter that keeps no stream."""
+        fault = software_fault_from_pb(request)
+        if self._enabled:
+            await self._reports.report_software_fault(fault)
+        return fault_report_pb2.ReportSoftwareFaultResponse(accepted=self._enabled)
+
+
+async def _receive(requests: AsyncIterator[FaultReportRequest], silence_sec: float) -> FaultReportRequest:
+    try:
+        async with asyncio.timeout(silence_sec):
+            return await anext(requests)
+    except TimeoutError as error:
+        # Keepalive does not notice a process that is frozen: its kernel still answers.
+        raise FtError(Reason.OUTCOME_UNKNOWN, f"nothing came for {silence_sec:g} s; connect again") from error
+
+
+async def _receive_all(requests: AsyncIterator[FaultReportRequest], attachment: Attachment, outbox: Outbox) -> None:
+    """Deliver until the reporter ends the stream or is cut; raises FtError when we end it."""
+    while not outbox.cut:
+        try:
+            request = await _receive(requests, attachment.welcome.heartbeat_ttl_sec)
+        except StopAsyncIteration:
+            return
+        try:
+            await attachment.deliver(request.sequence, report_from_pb(request))
+        except FtError as error:
+            if error.reason in _ENDS_STREAM:
+                raise
+            _log.info("report rejected", sequence=request.sequence, reason=error.reason, text=error.message)
+            outbox.put(_rejected(request.sequence, error))
+        outbox.acknowledge(request.sequence)
+
+
+def _response(message: Directive | Welcome) -> FaultReportResponse:
+    if isinstance(message, Welcome):
+        return FaultReportResponse(welcome=welcome_to_pb(message))
+    return FaultReportResponse(directive=directive_to_pb(message))
+
+
+def _rejected(sequence: int, error: FtError) -> FaultReportResponse:
+    rejected = fault_report_pb2.Rejected(sequence=sequence, reason=error.reason, message=error.message)
+    return FaultReportResponse(rejected=rejected)
