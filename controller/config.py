@@ -95,6 +95,7 @@ class FaultToleranceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
             strategy_center_check_interval=self.strategy_center_check_interval,
             heartbeat_interval=self.heartbeat_interval_sec,
             heartbeat_ttl=self.heartbeat_ttl_sec,
+            assemble_timeout=self.assemble_timeout_sec,
             poll_interval=self.engine_poll_interval_sec,
             engine_request_timeout=self.engine_timeout,
             status_unreachable_threshold=self.status_unreachable_threshold,

@@ -22,6 +22,7 @@ class Settings:
     strategy_center_check_interval: float = 10.0
     heartbeat_interval: float = 3.0
     heartbeat_ttl: float = 10.0
+    assemble_timeout: float = 600.0
     poll_interval: float = 1.0
     engine_request_timeout: float = 4.0
     status_unreachable_threshold: int = 1

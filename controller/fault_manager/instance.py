@@ -15,7 +15,6 @@ from controller.core.evidence import (
     Evidence,
     as_baseline,
     forget,
-    on_healthy,
     strategy_ended,
     survivor_seen_unhealthy,
 )
@@ -24,12 +23,12 @@ from controller.core.outcome import Outcome
 from controller.core.phases import INTERRUPTED, WINDOW, Phase, restored
 from controller.core.ports import Stored, Strategy, StrategyResult
 from controller.core.records import IdentityRecord, RuntimeRecord
-from controller.core.reports import Directive, EngineHealthy, Hello, Report, Welcome
+from controller.core.reports import Directive, Hello, Report, Welcome
 from controller.core.serving import ServingInstance, project
 from controller.core.status import InstanceState
 from controller.core.transaction import Spec
 from controller.fault_manager.environment import Environment
-from controller.fault_manager.intake import take
+from controller.fault_manager.intake import judged, learn, take
 from controller.fault_manager.pods import Pods, Send, Session
 from controller.fault_manager.runtime import FtRuntime
 from controller.fault_manager.view import status_of
@@ -183,8 +182,8 @@ class InstanceActor:
         for rank, source in dead.items():
             if source is not None and before.get(rank) is not source:
                 self.strategy.died(rank, source)
-        if before and not dead:
-            self.strategy.stop("every DEAD rank is back")
+        if back := sorted(before.keys() - dead.keys()):
+            self.strategy.stop(f"ranks {back} are not DEAD any more")
 
     def supersede(self) -> None:
         """A newer instance of the job is READY."""
@@ -418,7 +417,7 @@ class InstanceActor:
         self.env.observer.strategy(strategy.name, result.outcome)
         self.evidence = strategy_ended(self.evidence, now)
         for observation in result.learned:
-            self.evidence = on_healthy(self.evidence, EngineHealthy(observation), now)
+            learn(self, judged(observation))
         if result.outcome is Outcome.SUCCEEDED:
             self.evidence = forget(self.evidence, result.removed, now)
             if result.failure is None and self.runtime is not None:

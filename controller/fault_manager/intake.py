@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from controller.core.errors import Failure, FailureCode
-from controller.core.evidence import on_death, on_fault, on_healthy, on_incarnation
+from controller.core.evidence import FAULTY, on_death, on_fault, on_healthy, on_incarnation
 from controller.core.liveness import check_heartbeat
 from controller.core.phases import STABLE
 from controller.core.reports import EndpointState, EngineFault, EngineHealthy, Heartbeat, ProcessDeath, Report, Snapshot
+from motor_ft.model.engine import EngineObservation, EvidenceSource
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.wire.log import get_logger
 
@@ -18,24 +19,15 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 
-def take(actor: "InstanceActor", uid: str, report: Report) -> None:
-    """Change the actor's evidence and liveness; raises FtError for a report that is refused, changing nothing."""
-    match report:
-        case Heartbeat():
-            _heard(actor, uid, report.endpoints)
-        case Snapshot():
-            _snapshot(actor, uid, report)
-        case EngineFault() | EngineHealthy():
-            _check_owner(actor, uid, [report.observation.rank])
-            _evidence(actor, report)
-        case ProcessDeath():
-            _check_owner(actor, uid, [report.rank])
-            _evidence(actor, report)
-        case _:
-            assert_never(report)
+def judged(observation: EngineObservation) -> EngineFault | EngineHealthy:
+    """Report of a reading that an engine gave itself: evidence when it is faulty, else the end of older readings."""
+    if observation.status in FAULTY:
+        return EngineFault(observation, EvidenceSource.ENGINE_REPORTED)
+    return EngineHealthy(observation)
 
 
-def _evidence(actor: "InstanceActor", report: EngineFault | EngineHealthy | ProcessDeath) -> None:
+def learn(actor: "InstanceActor", report: EngineFault | EngineHealthy | ProcessDeath) -> None:
+    """Change the evidence; what is said of a rank that is gone for good changes nothing."""
     now = actor.env.clock.now()
     rank = report.rank if isinstance(report, ProcessDeath) else report.observation.rank
     if rank in actor.committed:
@@ -48,6 +40,23 @@ def _evidence(actor: "InstanceActor", report: EngineFault | EngineHealthy | Proc
             actor.evidence = on_healthy(actor.evidence, report, now)
         case ProcessDeath():
             actor.evidence = on_death(actor.evidence, report, now)
+
+
+def take(actor: "InstanceActor", uid: str, report: Report) -> None:
+    """Change the actor's evidence and liveness; raises FtError for a report that is refused, changing nothing."""
+    match report:
+        case Heartbeat():
+            _heard(actor, uid, report.endpoints)
+        case Snapshot():
+            _snapshot(actor, uid, report)
+        case EngineFault() | EngineHealthy():
+            _check_owner(actor, uid, [report.observation.rank])
+            learn(actor, report)
+        case ProcessDeath():
+            _check_owner(actor, uid, [report.rank])
+            learn(actor, report)
+        case _:
+            assert_never(report)
 
 
 def _heard(actor: "InstanceActor", uid: str, endpoints: tuple[EndpointState, ...]) -> None:
@@ -76,7 +85,7 @@ def _snapshot(actor: "InstanceActor", uid: str, report: Snapshot) -> None:
         if endpoint.rank not in actor.committed and not endpoint.headless:
             actor.evidence = on_incarnation(actor.evidence, endpoint.rank, endpoint.incarnation, now)
     for item in (*report.deaths, *readings):
-        _evidence(actor, item)
+        learn(actor, item)
 
 
 def _check_retired(actor: "InstanceActor", retired: Iterable[int]) -> None:

@@ -4,14 +4,13 @@ import asyncio
 from collections.abc import Sequence
 
 from controller.core import assembly
-from controller.core.evidence import FAULTY
 from controller.core.phases import Phase
-from controller.core.reports import EngineFault, EngineHealthy, Hello, Report, SoftwareFault, Welcome
+from controller.core.reports import Hello, Report, SoftwareFault, Welcome
 from controller.core.serving import ServingInstance
 from controller.fault_manager.environment import Environment
 from controller.fault_manager.instance import InstanceActor
+from controller.fault_manager.intake import judged
 from controller.fault_manager.pods import Send, Session
-from motor_ft.model.engine import EvidenceSource
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.wire.log import get_logger
 
@@ -144,11 +143,7 @@ class FaultManager:
             for uid, pod in actor.pods.all.items():
                 place = (pod.registration.pod_ip, int(pod.registration.node_manager_address.rpartition(":")[2]))
                 if place == (fault.pod_ip, fault.node_manager_port) and fault.instance_id in (None, actor.instance_id):
-                    source = EvidenceSource.ENGINE_REPORTED if fault.observation.status in FAULTY else None
-                    report: Report = (
-                        EngineFault(fault.observation, source) if source else EngineHealthy(fault.observation)
-                    )
-                    actor.report(uid, report)
+                    actor.report(uid, judged(fault.observation))
                     return
         raise FtError(
             Reason.UNKNOWN_INSTANCE,
@@ -198,12 +193,6 @@ class FaultManager:
         while len(self._replaced) > KEPT_REPLACED:
             self._replaced.pop(next(iter(self._replaced)))
         self._env.observer.forget(actor.instance_id)
-
-
-def _report(fault: SoftwareFault) -> Report:
-    if fault.observation.status in FAULTY:
-        return EngineFault(fault.observation, EvidenceSource.ENGINE_REPORTED)
-    return EngineHealthy(fault.observation)
 
 
 def _places(hello: Hello) -> set[tuple[int, bool]]:
