@@ -5,10 +5,14 @@ import asyncio
 import sys
 from pathlib import Path
 
-from gateway.app import run_engine, run_rest
 from gateway.config import EngineDaemonConfig, RestDaemonConfig
 from motor_ft.wire.config import load
 from motor_ft.wire.daemon import run
+
+_SCHEMAS: dict[str, type[EngineDaemonConfig | RestDaemonConfig]] = {
+    "engine": EngineDaemonConfig,
+    "rest": RestDaemonConfig,
+}
 
 
 def main() -> int:
@@ -16,10 +20,14 @@ def main() -> int:
     arguments = _parser().parse_args()
 
     async def daemon(stop: asyncio.Event) -> None:
-        if arguments.daemon == "engine":
-            await run_engine(load(arguments.config, EngineDaemonConfig), stop)
+        config = load(arguments.config, _SCHEMAS[arguments.daemon])
+        # Only now: gRPC takes a second to import, which help and a wrong configuration need not wait for.
+        from gateway.app import run_engine, run_rest
+
+        if isinstance(config, EngineDaemonConfig):
+            await run_engine(config, stop)
         else:
-            await run_rest(load(arguments.config, RestDaemonConfig), stop)
+            await run_rest(config, stop)
 
     return run(daemon, name=f"motor-gateway {arguments.daemon}")
 
@@ -33,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         "engine": "serve EngineService (gRPC) for the NodeManager of this pod, on top of the engines' HTTP interface",
         "rest": "serve the REST routes under /controller beside a Controller",
     }.items():
-        daemon = daemons.add_parser(name, help=text, description=text.capitalize() + ".")
+        daemon = daemons.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         daemon.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration, .toml or .json")
     return parser
 

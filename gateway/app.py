@@ -21,13 +21,14 @@ from gateway.rpc.engine import EngineServicer
 from gateway.rpc.ledger import GatewayLedger
 from motor_ft.v1 import engine_pb2_grpc
 from motor_ft.wire.authorizer import SharedToken, read_token
-from motor_ft.wire.log import configure_logging
+from motor_ft.wire.log import configure_logging, get_logger
 from motor_ft.wire.metrics import MetricsServer, RpcMetrics
 from motor_ft.wire.policy import POLICIES
 from motor_ft.wire.server import RpcServer
 
 ENGINE_SERVICE = "motor_ft.v1.EngineService"
 _GRACE_SEC = 2.0
+_log = get_logger(__name__)
 
 
 class EngineParts(NamedTuple):
@@ -78,7 +79,7 @@ async def run_engine(config: EngineDaemonConfig, stop: asyncio.Event) -> None:
     server.add(ENGINE_SERVICE, engine_pb2_grpc.add_EngineServiceServicer_to_server, parts.servicer)
     metrics = MetricsServer(config.metrics_listen, registry)
     try:
-        await metrics.start()
+        _log.info("serving metrics", port=await metrics.start())
         await server.start()
         await stop.wait()
     finally:
@@ -94,8 +95,8 @@ async def run_rest(config: RestDaemonConfig, stop: asyncio.Event) -> None:
     rest = RestServer(config.listen, controller_routes(controller))
     metrics = MetricsServer(config.metrics_listen, CollectorRegistry())
     try:
-        await metrics.start()
-        await rest.start()
+        _log.info("serving metrics", port=await metrics.start())
+        _log.info("serving REST", port=await rest.start(), controller=config.controller)
         await stop.wait()
     finally:
         await rest.stop()

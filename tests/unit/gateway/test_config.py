@@ -1,0 +1,98 @@
+"""Configuration: what is wrong is named by file and key."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config import EngineAddress, EngineDaemonConfig, RestDaemonConfig
+from motor_ft.wire.config import ConfigError, load
+
+ENGINE = """
+listen = "unix:/run/motor-ft/engine.sock"
+metrics_listen = "127.0.0.1:9100"
+
+[engine]
+dialect = "vllm_v1"
+token_file = "/etc/motor-ft/engine-token"
+request_timeout_sec = 4.0
+engines = [{ rank = 0, url = "http://127.0.0.1:8000" }, { rank = 1, url = "http://[::1]:8001" }]
+"""
+WHOLE: dict[str, Any] = {
+    "listen": "127.0.0.1:0",
+    "metrics_listen": "127.0.0.1:0",
+    "engine": {"engines": [{"rank": 0, "url": "http://127.0.0.1:8000"}]},
+}
+REST: dict[str, Any] = {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0", "controller": "127.0.0.1:7000"}
+
+
+def error_of(tmp_path: Path, content: object, schema: type[EngineDaemonConfig | RestDaemonConfig]) -> str:
+    path = tmp_path / "gateway.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError) as caught:
+        load(path, schema)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_whole_file_loads(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.toml"
+    path.write_text(ENGINE)
+    config = load(path, EngineDaemonConfig)
+    assert config.engine.engines == (
+        EngineAddress(0, "http://127.0.0.1:8000"),
+        EngineAddress(1, "http://[::1]:8001"),
+    )
+
+
+def test_defaults_are_enough(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.json"
+    path.write_text(json.dumps(WHOLE))
+    engine = load(path, EngineDaemonConfig).engine
+    assert (engine.dialect, engine.token_file, engine.request_timeout_sec) == ("auto", "", 4.0)
+
+
+@pytest.mark.parametrize(
+    ("engine", "key"),
+    [
+        ({"engines": []}, "engine.engines"),
+        ({}, "engine.engines"),
+        ({"engines": [{"rank": -1, "url": "http://h:1"}]}, "engine.engines[0].rank"),
+        ({"engines": [{"rank": 0, "url": "h:1"}]}, "engine.engines[0].url"),
+        ({"engines": [{"rank": 0, "url": "ftp://h:1"}]}, "engine.engines[0].url"),
+        ({"engines": [{"rank": 0, "url": "http://"}]}, "engine.engines[0].url"),
+        ({"engines": [{"rank": 0, "url": "http://h:99999"}]}, "engine.engines[0].url"),
+        ({"engines": [{"rank": 0, "url": "http://h:1/v1"}]}, "engine.engines[0].url"),
+        ({"engines": [{"rank": 0, "url": "http://user:secret@h:1"}]}, "engine.engines[0].url"),
+        ({"engines": [{"rank": 0, "url": "http://h:1", "port": 1}]}, "engine.engines[0].port"),
+        ({"engines": [{"rank": 0, "url": "http://h:1"}] * 2}, "engines"),
+        (WHOLE["engine"] | {"dialect": "sglang"}, "engine.dialect"),
+        (WHOLE["engine"] | {"request_timeout_sec": 0}, "engine.request_timeout_sec"),
+        (WHOLE["engine"] | {"retries": 3}, "engine.retries"),
+    ],
+)
+def test_a_bad_engine_is_named_by_its_key(tmp_path: Path, engine: dict[str, object], key: str) -> None:
+    assert key in error_of(tmp_path, WHOLE | {"engine": engine}, EngineDaemonConfig)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"listen": "8080"}, "listen"),
+        ({"metrics_listen": "h"}, "metrics_listen"),
+        ({"log_level": "loud"}, "log_level"),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_a_bad_address_is_named_by_its_key(tmp_path: Path, change: dict[str, object], key: str) -> None:
+    assert key in error_of(tmp_path, WHOLE | change, EngineDaemonConfig)
+    assert key in error_of(tmp_path, REST | change, RestDaemonConfig)
+
+
+def test_a_bad_controller_is_named_by_its_key(tmp_path: Path) -> None:
+    assert "controller" in error_of(tmp_path, REST | {"controller": "somewhere"}, RestDaemonConfig)
+
+
+def test_an_address_needs_no_trailing_slash_and_bears_one(tmp_path: Path) -> None:
+    assert EngineAddress(0, "http://h:1/").url == "http://h:1/"
