@@ -300,7 +300,8 @@ class InstanceActor:
 
     def _watch_liveness(self, now: float) -> None:
         complete = self.ready and serving_complete(self.pods.all, self.active, now, self.env.settings.heartbeat_ttl)
-        suppressed = self.evidence.collecting_since is not None or self.phase in WINDOW
+        judging = self.evidence.collecting_since is not None or self.phase in WINDOW
+        suppressed = judging and self.env.settings.scale_down_enabled
         self.state = instance_state(self.state, complete=complete, suppressed=suppressed)
 
     def _settled(self, now: float) -> bool:
