@@ -67,7 +67,7 @@ class StrategyFactory:
         """One transaction."""
         return DpScaleDownStrategy(
             spec,
-            epoch=self._epoch,
+            epoch=self._epoch(),
             nodes=self._nodes,
             publisher=self._publisher,
             runtime=runtime,

@@ -55,7 +55,6 @@ class FaultManager:
         self._env = env
         self._epoch = 0
         self._actors: dict[int, InstanceActor] = {}
-        self._reporters: dict[str, str] = {}
         self._replaced: dict[str, str] = {}
         self._admission = asyncio.Lock()
         self._closing = False
@@ -101,17 +100,19 @@ class FaultManager:
                 actor = self._new_actor(await self._env.store.next_instance_id())
                 actor.start()
             session = actor.admit(hello, send)
-        self._reporters[hello.reporter_id] = hello.incarnation
         return PodAttachment(actor, hello.reporter_id, session)
 
     async def _raise_epoch(self, hello: Hello) -> None:
         """A fleet that has seen this term from somebody else, or a later one: go above it."""
         seen = hello.highest_epoch
-        ours = self._reporters.get(hello.reporter_id) == hello.incarnation
-        if seen is None or seen < self._epoch or (seen == self._epoch and ours):
+        if seen is None or seen < self._epoch or (seen == self._epoch and self._welcomed(hello.reporter_id)):
             return
         self._epoch = await self._env.store.lead(above=seen)
         log.warning("raised the epoch above the fleet's", epoch=self._epoch, seen=seen, reporter=hello.reporter_id)
+
+    def _welcomed(self, uid: str) -> bool:
+        """The pod has heard our epoch from us."""
+        return any(actor.pods.welcomed(uid) for actor in self._actors.values())
 
     def _instance_of(self, hello: Hello) -> InstanceActor | None:
         """The instance that the pod was in, unless that is being rebuilt and the pod has started anew since."""
@@ -188,8 +189,8 @@ class FaultManager:
         actor.show()
         self._actors.pop(actor.instance_id, None)
         for uid, pod in actor.pods.all.items():
-            if self._reporters.get(uid) == pod.incarnation:
-                self._replaced[uid] = self._reporters.pop(uid)
+            if not self._welcomed(uid):
+                self._replaced[uid] = pod.incarnation
         while len(self._replaced) > KEPT_REPLACED:
             self._replaced.pop(next(iter(self._replaced)))
         self._env.observer.forget(actor.instance_id)

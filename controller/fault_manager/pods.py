@@ -39,6 +39,10 @@ class Pods:
                 return pod
         return None
 
+    def welcomed(self, uid: str) -> bool:
+        """The pod has said Hello to this Controller."""
+        return uid in self._sessions
+
     def admit(self, hello: Hello, send: Send) -> Session:
         """Open a session; raises STALE_INCARNATION for an older start of the same pod."""
         uid = hello.reporter_id

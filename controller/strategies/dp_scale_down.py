@@ -41,7 +41,7 @@ class DpScaleDownStrategy:
         self,
         spec: Spec,
         *,
-        epoch: Callable[[], int],
+        epoch: int,
         nodes: NodeManagers,
         publisher: ServingPublisher,
         runtime: Runtime,
@@ -49,7 +49,8 @@ class DpScaleDownStrategy:
         on_stage: Callable[[str, float], None],
     ) -> None:
         self._spec = spec
-        self._epoch = epoch
+        # All commands carry the epoch of the begin: a guard is held by an id in one epoch, whatever comes meanwhile.
+        self._command = Command(spec.instance_id, spec.request_id, epoch, spec.generation)
         self._nodes = nodes
         self._publisher = publisher
         self._runtime = runtime
@@ -151,10 +152,6 @@ class DpScaleDownStrategy:
     def _timeout(self) -> float:
         return self._spec.limits.request_timeout
 
-    def _command(self) -> Command:
-        spec = self._spec
-        return Command(spec.instance_id, spec.request_id, self._epoch(), spec.generation)
-
     async def _persist(self, effect: fx.Persist) -> fx.Persisted:
         begins = effect.phase is Phase.DECIDING
         try:
@@ -168,33 +165,33 @@ class DpScaleDownStrategy:
     async def _guard(self, effect: fx.Guard) -> fx.Guarded:
         sent_at = self._clock.now()
         try:
-            grant = await self._nodes.guard(effect.address, self._command(), effect.lease_sec, effect.plan)
+            grant = await self._nodes.guard(effect.address, self._command, effect.lease_sec, effect.plan)
         except FtError as error:
             return fx.Guarded(effect.address, sent_at, error=str(error))
         return fx.Guarded(effect.address, sent_at, grant=grant)
 
     async def _query(self, effect: fx.Query) -> fx.Observed:
         try:
-            return fx.Observed(effect.address, await self._nodes.status(effect.address, self._command(), effect.ranks))
+            return fx.Observed(effect.address, await self._nodes.status(effect.address, self._command, effect.ranks))
         except FtError as error:
             return fx.Observed(effect.address, error=str(error))
 
     async def _watch(self, effect: fx.Watch) -> None:
         try:
-            async for observation in self._nodes.watch(effect.address, self._command(), effect.ranks):
+            async for observation in self._nodes.watch(effect.address, self._command, effect.ranks):
                 self._events.put_nowait(fx.Pushed(observation))
         except FtError as error:  # a watch only makes the transaction faster; Status is asked in any case
             log.warning("status watch ended", address=effect.address, error=str(error))
 
     async def _apply(self, effect: fx.Apply) -> fx.Applied:
         try:
-            return fx.Applied(effect.address, await self._nodes.apply(effect.address, self._command(), effect.order))
+            return fx.Applied(effect.address, await self._nodes.apply(effect.address, self._command, effect.order))
         except FtError as error:
             return fx.Applied(effect.address, error=str(error))
 
     async def _finalize(self, effect: fx.Finalize) -> fx.Finalized:
         try:
-            await self._nodes.finalize(effect.address, self._command(), commit=effect.commit, retired=effect.retired)
+            await self._nodes.finalize(effect.address, self._command, commit=effect.commit, retired=effect.retired)
         except FtError as error:
             return fx.Finalized(effect.address, error=str(error), refused=error.reason in REFUSALS)
         return fx.Finalized(effect.address)

@@ -106,7 +106,7 @@ class Controller:
         self.started.append("dp_scale_down")
         return DpScaleDownStrategy(
             spec,
-            epoch=lambda: self.manager.epoch,
+            epoch=self.manager.epoch,
             nodes=self.nodes,
             publisher=self.publisher,
             runtime=runtime,
