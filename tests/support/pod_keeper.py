@@ -22,7 +22,7 @@ from typing import IO, Literal, Self
 
 import psutil
 
-from tests.support.processes import ROOT, die_with_parent
+from tests.support.processes import ROOT, dying_with_parent
 from tests.support.waiting import until
 
 POD_UID = "MOTOR_FT_POD_UID"
@@ -142,14 +142,13 @@ class PodKeeper:
         output: IO[bytes] | None = self._output.open("ab") if self._output else None
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *self.command,
+                *dying_with_parent(self.command),
                 env={**self._env, POD_UID: self._uid},
                 cwd=self._cwd,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=asyncio.subprocess.STDOUT if output else None,
                 start_new_session=True,
-                preexec_fn=die_with_parent,
             )
         finally:
             if output is not None:

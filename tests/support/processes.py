@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
+import errno
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,11 @@ from typing import Self
 
 import psutil
 
+from nodemanager.process import LAUNCHER
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout: `python -m tests.support…` runs from here."""
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
@@ -28,9 +28,15 @@ def python_module(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", name, *arguments]
 
 
-def die_with_parent() -> None:
-    """In a new child: SIGKILL when the parent dies, however it dies."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def dying_with_parent(command: Sequence[str]) -> list[str]:
+    """The command, run so that it gets SIGKILL when this process dies, however it dies.
+
+    Not with preexec_fn: code between fork and exec crashes now and then in a process with gRPC's threads.
+    Raises FileNotFoundError as starting the command itself would.
+    """
+    if shutil.which(command[0]) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
+    return [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), *command]
 
 
 def alive(pid: int) -> bool:
@@ -80,14 +86,13 @@ class Running:
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *self.command,
+            *dying_with_parent(self.command),
             env=self._env,
             cwd=self._cwd,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=die_with_parent,
         )
         self._reader = asyncio.create_task(self._read(self._process), name=f"output of {self.name}")
 
