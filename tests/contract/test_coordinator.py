@@ -164,6 +164,7 @@ async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
 async def test_add_del_and_set_change_the_view(rig: Rig) -> None:
     """A confirmed change MUST have happened; an empty SET MUST empty the view."""
     coordinator = rig.coordinator
+    assert "127.0.0.1" in coordinator.name
     await coordinator.refresh(ADD, [instance()], 1, 1)
     assert rig.serving() == {1: [0, 1]}
     await coordinator.refresh(DEL, [instance()], 1, 2)

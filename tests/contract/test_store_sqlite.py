@@ -155,3 +155,10 @@ async def test_a_write_reaches_the_disk_before_it_counts(tmp_path: Path) -> None
 
     assert await loop.run_in_executor(thread, settings) == ("wal", 2)
     await store.close()
+
+
+async def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "controller.db")
+    await store.close()
+    with pytest.raises(FtError, match="it is closed"):
+        await store.load()

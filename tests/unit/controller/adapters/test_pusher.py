@@ -266,6 +266,20 @@ async def test_an_incremental_event_that_failed_is_repaired_by_a_set_at_once() -
         assert await withdraw
 
 
+async def test_a_publish_whose_answer_was_lost_is_repaired_the_same_way() -> None:
+    views, first = Views(), Memory()
+    async with pushing(views, first) as pusher:
+        first.losing_answers = True
+        views.show(view(0))
+        publish = asyncio.create_task(pusher.publish(1, TIMEOUT_SEC))
+        await asyncio.sleep(0.1)
+        assert first.sent[1:] == [(ADD, {1: [0]}), (SET, {1: [0]})]
+        assert views.reports == []
+        first.losing_answers = False
+        assert await publish
+        assert views.reports == [(1, view(0))]
+
+
 async def test_a_coordinator_that_lost_its_view_gets_it_back_at_once() -> None:
     """A restarted Coordinator is not ready; it does not wait for the interval."""
     views, first = Views(), Memory()
