@@ -18,7 +18,7 @@ from controller.core.evidence import (
     strategy_ended,
     survivor_seen_unhealthy,
 )
-from controller.core.liveness import instance_state, serving_complete
+from controller.core.liveness import PodLiveness, instance_state, serving_complete
 from controller.core.outcome import Outcome
 from controller.core.phases import INTERRUPTED, WINDOW, Phase, restored
 from controller.core.ports import Stored, Strategy, StrategyResult
@@ -34,6 +34,7 @@ from controller.fault_manager.runtime import FtRuntime
 from controller.fault_manager.view import status_of
 from motor_ft.model.engine import EvidenceSource
 from motor_ft.model.errors import FtError, Reason
+from motor_ft.model.topology import EndpointStatus, Registration
 from motor_ft.wire.log import get_logger
 from motor_ft.wire.tasks import Tasks
 
@@ -41,7 +42,7 @@ log = get_logger(__name__)
 
 
 class InstanceActor:
-    """One instance, from the first Hello of its first pod until it is replaced."""
+    """One instance, from the first Hello of its first pod until it is replaced, or its pods never came to serve."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class InstanceActor:
         self._on_ready = on_ready
         self._on_gone = on_gone
         self.pods = Pods()
-        self.identity: Stored[IdentityRecord] | None = None
+        self.identity: IdentityRecord | None = None
         self.runtime: FtRuntime | None = None
         self.evidence = Evidence()
         self.state = InstanceState.INITIAL
@@ -69,7 +70,7 @@ class InstanceActor:
         self.replaced = asyncio.Event()
         self.fallback_due: Failure | None = None
         self._hold_until: float | None = None
-        self._suspicious = False
+        self._alone_since: float | None = None
         self._strategy_task: asyncio.Task[StrategyResult] | None = None
         self._tasks = Tasks(f"instance-{instance_id}")
         self._wake = asyncio.Event()
@@ -84,13 +85,18 @@ class InstanceActor:
 
     @property
     def assembled(self) -> bool:
-        """All pods have come; the topology is fixed from then on."""
+        """All pods have come and are ready; the topology is fixed from then on."""
         return self.identity is not None
 
     @property
     def ready(self) -> bool:
-        """Every endpoint was normal once: a fact of the instance that outlives this process."""
-        return self.identity is not None and self.identity.record.ready
+        """Every endpoint was normal once: a fact of the instance, stored, that outlives this process."""
+        return self.identity is not None and self.identity.ready
+
+    @property
+    def registrations(self) -> tuple[Registration, ...]:
+        """What its pods brought, with the addresses of their last Hello."""
+        return tuple(pod.registration for pod in self.pods.all.values())
 
     @property
     def phase(self) -> Phase:
@@ -112,18 +118,20 @@ class InstanceActor:
         """Ranks that are not gone."""
         return frozenset(self.runtime.record.original_dp_ranks) - self.committed if self.runtime else frozenset()
 
-    def restore(self, identity: Stored[IdentityRecord], runtime: Stored[RuntimeRecord], now: float) -> None:
+    def restore(
+        self, identity: IdentityRecord, runtime: Stored[RuntimeRecord], now: float, *, unreadable: str = ""
+    ) -> None:
         """Go on after a restart of the Controller: apply is never replayed (RFC section 5)."""
         self.identity = identity
-        self.pods = Pods(identity.record.pods)
+        self.pods = Pods(identity.pods)
         self.runtime = FtRuntime(self.instance_id, runtime, self.env.store, self.show)
-        self.evidence = Evidence(ignored=frozenset(identity.record.baseline))
+        self.evidence = Evidence(ignored=frozenset(identity.baseline))
         self._hold_until = now + self.env.settings.heartbeat_ttl
-        if runtime.record.phase in INTERRUPTED:
-            text = f"the Controller ended in phase {runtime.record.phase}; the transaction is not replayed"
+        phase = runtime.record.phase
+        if phase in INTERRUPTED or phase is Phase.RECONFIGURING:
+            text = unreadable or f"the Controller ended in phase {phase}; nothing of it is replayed"
             self.fallback_due = Failure(FailureCode.INTERRUPTED, text)
-        elif runtime.record.phase is Phase.RECONFIGURING:
-            self.fallback_due = Failure(FailureCode.INTERRUPTED, "the Controller ended while it reconfigured")
+            self.runtime.show(withdrawn=True, failure=self.fallback_due)
 
     def start(self) -> None:
         """Begin to run."""
@@ -138,8 +146,6 @@ class InstanceActor:
         if self.identity is None:
             self._admit_to_assembly(hello)
         session = self.pods.admit(hello, send)
-        if self._suspicious:
-            send(self._directive())
         self.wake()
         return session
 
@@ -191,6 +197,7 @@ class InstanceActor:
         self.replaced.set()
         if self.strategy is not None:
             self.strategy.stop("superseded by a newer instance of the job")
+        self.env.publisher.kick()
         self.wake()
 
     def wake(self) -> None:
@@ -203,7 +210,8 @@ class InstanceActor:
             return None
         record = self.runtime.record
         withdrawn = self.runtime.volatile.withdrawn or self.superseded
-        return project(self.identity.record, record.phase, record.dead_committed, withdrawn=withdrawn)
+        identity = replace(self.identity, pods=self.registrations)
+        return project(identity, record.phase, record.dead_committed, withdrawn=withdrawn)
 
     def confirmed(self, view: ServingInstance | None) -> None:
         """All Coordinators hold this view."""
@@ -247,56 +255,62 @@ class InstanceActor:
         now = self.env.clock.now()
         self._reap(now)
         if self.identity is None:
-            await self._assemble()
-        if self.identity is not None and self.runtime is not None:
+            self._assemble(now)
+        if self.identity is not None and not self.identity.ready:
+            await self._become_ready(self.identity)
+        if self.runtime is not None:
             await self._settle_phase(self.runtime)
-            await self._become_ready(self.identity, now)
             self._watch_liveness(now)
             self._decide(self.runtime, now)
             self._watch_closely()
-        if self.superseded and self.strategy is None:
-            await self._leave()
-        times = [now + self.env.settings.strategy_center_check_interval, self._hold_until]
+        if why := self._over(now):
+            await self._leave(why)
+        return self._look_again(now)
+
+    def _look_again(self, now: float) -> float:
+        settings = self.env.settings
+        times = [now + settings.strategy_center_check_interval, self._hold_until]
         if self.decision is not None:
             times.append(self.decision.look_again)
-        times += [pod.last_heard + self.env.settings.heartbeat_ttl for pod in self.pods.all.values() if pod.last_heard]
+        if self._alone_since is not None:
+            times.append(self._alone_since + settings.assemble_timeout)
+        heard = [pod.last_heard for pod in self.pods.all.values()]
+        times += [at + settings.heartbeat_ttl for at in heard if at is not None]
         return min(at for at in times if at is not None and at > now)
 
-    async def _assemble(self) -> None:
-        pods = [pod.registration for pod in self.pods.all.values()]
-        if not assembly.complete(pods):
+    def _assemble(self, now: float) -> None:
+        """Every rank has come, and everything that has come is ready: what fails from now on is a fault."""
+        ttl = self.env.settings.heartbeat_ttl
+        pods = self.pods.all.values()
+        if not assembly.complete(self.registrations) or not all(_ready(pod, now, ttl) for pod in pods):
             return
-        identity = assembly.identity(self.instance_id, pods)
+        self.evidence = as_baseline(self.evidence, now)
+        identity = assembly.identity(self.instance_id, self.registrations)
+        self.identity = replace(identity, baseline=tuple(sorted(self.evidence.ignored)))
+
+    async def _become_ready(self, identity: IdentityRecord) -> None:
+        """READY is durable before anything is published or decided; earlier attempts may have been written."""
         store = self.env.store
-        stored = await store.runtime(self.instance_id)  # there already when the second write failed before
+        stored = await store.runtime(self.instance_id)
         if stored is None:
             record = RuntimeRecord(Phase.NORMAL, 1, tuple(range(identity.dp_size)))
             stored = Stored(record, await store.save_runtime(self.instance_id, record, 0))
-        self.identity = Stored(identity, await store.save_identity(identity, 0))
+        known = (await store.load()).identities.get(self.instance_id)
+        ready = replace(identity, ready=True)
+        await store.save_identity(ready, known.revision if known else 0)
+        self.identity = ready
         self.runtime = FtRuntime(self.instance_id, stored, store, self.show)
-        log.info("instance assembled", instance_id=self.instance_id, job=identity.job_name, pods=len(pods))
+        log.info("instance ready", instance_id=self.instance_id, job=ready.job_name, pods=len(ready.pods))
+        self._on_ready(self)
+        timeout = self.env.settings.limits.request_timeout
+        self._tasks.spawn("publish", self.env.publisher.publish(self.instance_id, timeout))
 
     async def _settle_phase(self, runtime: FtRuntime) -> None:
-        """After a restart, bring the stored phase to where the instance goes on."""
+        """A phase that belongs to a transaction, without one, is left for where the instance goes on."""
         if self.strategy is None and runtime.record.phase in WINDOW:
             if self.fallback_due is None and runtime.record.phase is not Phase.POST_SCALE_CLEANUP:
                 self.fallback_due = Failure(FailureCode.INTERRUPTED, f"nothing runs in {runtime.record.phase}")
             await runtime.persist(restored(runtime.record.phase))
-
-    async def _become_ready(self, identity: Stored[IdentityRecord], now: float) -> None:
-        pods = self.pods.all
-        if identity.record.ready or not all(pod.ready for pod in pods.values()):
-            return
-        if not serving_complete(pods, self.active, now, self.env.settings.heartbeat_ttl):
-            return
-        evidence = as_baseline(self.evidence, now)
-        record = replace(identity.record, ready=True, baseline=tuple(sorted(evidence.ignored)))
-        self.identity = Stored(record, await self.env.store.save_identity(record, identity.revision))
-        self.evidence = as_baseline(self.evidence, now)
-        log.info("instance ready", instance_id=self.instance_id, job=record.job_name)
-        self._on_ready(self)
-        timeout = self.env.settings.limits.request_timeout
-        self._tasks.spawn("publish", self.env.publisher.publish(self.instance_id, timeout))
 
     def _watch_liveness(self, now: float) -> None:
         complete = self.ready and serving_complete(self.pods.all, self.active, now, self.env.settings.heartbeat_ttl)
@@ -357,7 +371,6 @@ class InstanceActor:
             self._reconfigure(runtime, Failure(FailureCode.RECONFIGURATION_REQUIRED, decision.reason))
 
     def _scale_down(self, runtime: FtRuntime) -> None:
-        assert self.identity is not None
         dead = self.evidence.dead & self.active
         sources = {rank: self.evidence.slot(rank).dead_source for rank in dead}
         spec = Spec(
@@ -365,7 +378,7 @@ class InstanceActor:
             request_id=self.env.new_id(),
             generation=runtime.record.generation + 1,
             previous_phase=runtime.record.phase,
-            pods=self.identity.record.pods,
+            pods=self.registrations,
             original=frozenset(runtime.record.original_dp_ranks),
             dead_committed=self.committed,
             candidates={rank: source for rank, source in sources.items() if source is not None},
@@ -378,17 +391,15 @@ class InstanceActor:
 
     def _recovery_timeout(self) -> float:
         """The shortest that an engine has stated, else the configured one."""
-        assert self.identity is not None
-        capabilities = [pod.capability for pod in self.identity.record.pods]
+        capabilities = [pod.capability for pod in self.registrations]
         stated = [
             c.engine_recovery_timeout_sec for c in capabilities if c is not None and c.engine_recovery_timeout_sec
         ]
         return min(stated, default=self.env.settings.engine_recovery_timeout)
 
     def _reconfigure(self, runtime: FtRuntime, failure: Failure) -> None:
-        assert self.identity is not None
         runtime.show(failure=failure)
-        addresses = [pod.node_manager_address for pod in self.identity.record.pods]
+        addresses = [pod.node_manager_address for pod in self.registrations]
         self._launch(
             self.env.strategies.instance_reconfiguration(
                 self.instance_id, self.env.new_id(), addresses, str(failure), runtime, self.replaced.wait
@@ -448,20 +459,34 @@ class InstanceActor:
     # --- pods ---
 
     def _watch_closely(self) -> None:
-        """Ask the pods to read their engines ten times a second while the instance is under suspicion."""
+        """Have the pods read their engines ten times a second while the instance is under suspicion."""
         suspicious = self.evidence.collecting_since is not None or self.strategy is not None
-        if suspicious != self._suspicious:
-            self._suspicious = suspicious
-            self.pods.broadcast(self._directive())
+        freeze = self.env.settings.fault_collection_timeout if suspicious else 0.0
+        self.pods.direct(Directive(self.epoch(), fast_poll=suspicious, freeze_suicide_sec=freeze))
 
-    def _directive(self) -> Directive:
-        freeze = self.env.settings.fault_collection_timeout if self._suspicious else 0.0
-        return Directive(self.epoch(), fast_poll=self._suspicious, freeze_suicide_sec=freeze)
+    def _over(self, now: float) -> str:
+        """Why nothing is left to be done here; empty while something is."""
+        if self.superseded and self.strategy is None:
+            return "replaced by a newer instance of the job"
+        if self.identity is not None or any(pod.connected for pod in self.pods.all.values()):
+            self._alone_since = None
+            return ""
+        if self._alone_since is None:
+            self._alone_since = now
+        return "its pods have left" if now - self._alone_since >= self.env.settings.assemble_timeout else ""
 
-    async def _leave(self) -> None:
-        """Replaced by a newer instance: forget everything."""
-        await self.env.store.remove(self.instance_id)
+    async def _leave(self, why: str) -> None:
+        """Forget everything. Nobody is admitted to a DELETED instance, also not while the store is at work."""
         self.state = InstanceState.DELETED
+        await self.env.store.remove(self.instance_id)
         self._gone = True
+        self.pods.close()
         self._on_gone(self)
-        log.info("instance replaced", instance_id=self.instance_id)
+        log.info("instance gone", instance_id=self.instance_id, why=why)
+        await self._tasks.close()
+
+
+def _ready(pod: PodLiveness, now: float, ttl: float) -> bool:
+    """It speaks, was ready once, and each of its endpoints is normal."""
+    normal = all(status is EndpointStatus.NORMAL for status in pod.endpoints.values())
+    return pod.connected and pod.ready and normal and not pod.silent(now, ttl)

@@ -5,8 +5,11 @@ from collections.abc import Sequence
 
 from controller.core import assembly
 from controller.core.phases import Phase
+from controller.core.ports import Stored
+from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.core.reports import Hello, Report, SoftwareFault, Welcome
 from controller.core.serving import ServingInstance
+from controller.core.status import InstanceState
 from controller.fault_manager.environment import Environment
 from controller.fault_manager.instance import InstanceActor
 from controller.fault_manager.intake import judged
@@ -36,7 +39,8 @@ class PodAttachment:
     async def deliver(self, sequence: int, report: Report) -> None:
         """Duplicates count as delivered; a stream that a newer one has replaced is refused."""
         if not self._actor.pods.current(self._uid, self._session):
-            raise FtError(Reason.STALE_INCARNATION, f"another stream of pod {self._uid} has taken over")
+            text = f"this stream of pod {self._uid} is over: a newer stream or a newer instance has taken over"
+            raise FtError(Reason.STALE_INCARNATION, text)
         if sequence and sequence <= self._session.sequence:
             return
         self._session.sequence = max(self._session.sequence, sequence)
@@ -65,35 +69,53 @@ class FaultManager:
         return self._epoch
 
     async def start(self) -> None:
-        """Begin a term and go on with every instance that is stored; an unreadable one is reported, not published."""
-        self._epoch = await self._env.store.lead()
-        loaded = await self._env.store.load()
+        """Begin a term and go on with every instance that is stored."""
+        store = self._env.store
+        self._epoch = await store.lead()
+        loaded = await store.load()
         for instance_id, why in loaded.unreadable.items():
             log.error("stored instance cannot be read and is not served", instance_id=instance_id, error=why)
-        for instance_id in sorted(loaded.identities.keys() & loaded.runtimes.keys()):
-            actor = self._new_actor(instance_id)
-            actor.restore(loaded.identities[instance_id], loaded.runtimes[instance_id], self._env.clock.now())
+        for instance_id in loaded.runtimes.keys() - loaded.identities.keys() - loaded.unreadable.keys():
+            await store.remove(instance_id)  # the Controller ended before the instance was READY
+        for instance_id, identity in sorted(loaded.identities.items()):
+            runtime = loaded.runtimes.get(instance_id) or await self._rebuilt(identity.record)
+            self._new_actor(instance_id).restore(
+                identity.record, runtime, self._env.clock.now(), unreadable=loaded.unreadable.get(instance_id, "")
+            )
+        for actor in list(self._actors.values()):
+            self._supersede(actor)  # the Controller ended before the older one was forgotten
+        for actor in list(self._actors.values()):
             actor.start()
         log.info("leading", epoch=self._epoch, instances=len(self._actors))
+
+    async def _rebuilt(self, identity: IdentityRecord) -> Stored[RuntimeRecord]:
+        """A new runtime for an instance whose own cannot be read: all that is left to do is to reconfigure it.
+
+        The epoch stands in for the lost generation: no NodeManager has seen it in an earlier term.
+        """
+        store, instance_id = self._env.store, identity.instance_id
+        await store.remove(instance_id)
+        await store.save_identity(identity, 0)
+        record = RuntimeRecord(Phase.RECONFIGURING, self._epoch, tuple(range(identity.dp_size)))
+        return Stored(record, await store.save_runtime(instance_id, record, 0))
 
     async def close(self) -> None:
         """End every actor; what they have stored goes on after the next start."""
         self._closing = True
-        for actor in list(self._actors.values()):
-            await actor.close()
+        async with self._admission:  # who is being admitted is there by then
+            for actor in list(self._actors.values()):
+                await actor.close()
 
     # --- ports.Reports ---
 
     async def attach(self, hello: Hello, send: Send) -> PodAttachment:
         """Admit a NodeManager to its instance, or to the instance of its job that is being assembled."""
-        if self._closing:
-            raise FtError(Reason.SHUTTING_DOWN, "this Controller is shutting down; connect again")
         assembly.check_registration(hello.registration)
-        if self._replaced.get(hello.reporter_id) == hello.incarnation:
-            raise FtError(
-                Reason.STALE_INCARNATION, f"the instance of pod {hello.reporter_id} was replaced; restart the pod"
-            )
         async with self._admission:  # two pods of one job must not open two instances
+            if self._closing:
+                raise FtError(Reason.SHUTTING_DOWN, "this Controller is shutting down; connect again")
+            if self._replaced.get(hello.reporter_id) == hello.incarnation:
+                raise _replaced(hello)
             await self._raise_epoch(hello)
             actor = self._instance_of(hello) or self._assembling(hello)
             if actor is None:
@@ -120,8 +142,11 @@ class FaultManager:
         pod = actor.pods.all.get(hello.reporter_id) if actor else None
         if actor is None or pod is None:
             return None
-        known_start = pod.incarnation_number
-        if actor.phase is Phase.RECONFIGURING and known_start and hello.incarnation_number > known_start:
+        if actor.phase is Phase.RECONFIGURING and 0 < pod.incarnation_number < hello.incarnation_number:
+            return None
+        if actor.superseded:
+            raise _replaced(hello)
+        if actor.state is InstanceState.DELETED:
             return None
         if actor.assembled and _places(hello) != {(e.rank, e.headless) for e in pod.registration.endpoints}:
             raise FtError(
@@ -134,13 +159,14 @@ class FaultManager:
     def _assembling(self, hello: Hello) -> InstanceActor | None:
         """The instance of the job whose pods are still coming; a complete one takes no new pod."""
         for actor in self._actors.values():
-            if not actor.assembled and actor.job_name == hello.registration.job_name:
+            going = actor.state is InstanceState.DELETED
+            if not actor.assembled and not going and actor.job_name == hello.registration.job_name:
                 return actor
         return None
 
     async def report_software_fault(self, fault: SoftwareFault) -> None:
-        """One fault of a registered pod's rank (RFC section 4.4)."""
-        for actor in self._actors.values():
+        """One fault of a registered pod's rank (RFC section 4.4); a pod that was rebuilt is in its newest instance."""
+        for actor in reversed(list(self._actors.values())):
             for uid, pod in actor.pods.all.items():
                 place = (pod.registration.pod_ip, int(pod.registration.node_manager_address.rpartition(":")[2]))
                 if place == (fault.pod_ip, fault.node_manager_port) and fault.instance_id in (None, actor.instance_id):
@@ -181,7 +207,7 @@ class FaultManager:
 
     def _supersede(self, newer: InstanceActor) -> None:
         """READY of a newer instance of the job drops the older ones."""
-        for actor in list(self._actors.values()):
+        for actor in self._actors.values():
             if actor.job_name == newer.job_name and actor.instance_id < newer.instance_id:
                 actor.supersede()
 
@@ -189,11 +215,16 @@ class FaultManager:
         actor.show()
         self._actors.pop(actor.instance_id, None)
         for uid, pod in actor.pods.all.items():
-            if not self._welcomed(uid):
+            if actor.superseded and not self._welcomed(uid):
                 self._replaced[uid] = pod.incarnation
         while len(self._replaced) > KEPT_REPLACED:
             self._replaced.pop(next(iter(self._replaced)))
         self._env.observer.forget(actor.instance_id)
+
+
+def _replaced(hello: Hello) -> FtError:
+    text = f"the instance of pod {hello.reporter_id} was replaced by a newer one; restart the pod"
+    return FtError(Reason.STALE_INCARNATION, text)
 
 
 def _places(hello: Hello) -> set[tuple[int, bool]]:

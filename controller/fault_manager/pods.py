@@ -13,11 +13,11 @@ Send = Callable[[Directive | Welcome], None]
 
 @dataclass(slots=True)
 class Session:
-    """One open stream: highest processed sequence, and its outbox."""
+    """One stream: its outbox, the highest processed sequence, and whether it was told to poll fast."""
 
-    incarnation: str
     send: Send
     sequence: int = 0
+    fast_poll: bool = False
 
 
 class Pods:
@@ -55,7 +55,7 @@ class Pods:
                 current=known.incarnation_number,
             )
         same = known is not None and known.incarnation == hello.incarnation
-        session = Session(hello.incarnation, send)
+        session = Session(send)
         if same and uid in self._sessions:
             session.sequence = self._sessions[uid].sequence
         self._sessions[uid] = session
@@ -88,8 +88,13 @@ class Pods:
         self._pods.pop(uid, None)
         self._sessions.pop(uid, None)
 
-    def broadcast(self, directive: Directive) -> None:
-        """To every pod whose stream is open."""
+    def close(self) -> None:
+        """No stream is heard any more."""
+        self._sessions.clear()
+
+    def direct(self, directive: Directive) -> None:
+        """To every open stream that polls at another pace than is said; a new one has the normal pace."""
         for uid, session in self._sessions.items():
-            if self._pods[uid].connected:
+            if self._pods[uid].connected and session.fast_poll is not directive.fast_poll:
+                session.fast_poll = bool(directive.fast_poll)
                 session.send(directive)

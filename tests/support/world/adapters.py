@@ -142,13 +142,16 @@ class Trouble(Enum):
 
 
 class ScriptedStore:
-    """ports.Store in front of a real one; ``script`` names a phase, or "identity", and what happens to that write."""
+    """ports.Store in front of a real one.
+
+    ``script`` names a phase, or "identity", and what happens to its next write; while it is ``down`` nothing is done.
+    """
 
     def __init__(self, store: Store, cord: Cord) -> None:
         self.real = store
         self._cord = cord
         self.script: dict[Phase | str, Trouble] = {}
-        self.read_fails = False
+        self.down = False
         self.written: list[RuntimeRecord] = []
         self.killed = asyncio.Event()
 
@@ -163,8 +166,7 @@ class ScriptedStore:
 
     async def runtime(self, instance_id: int) -> Stored[RuntimeRecord] | None:
         await self._cord.passes()
-        if self.read_fails:
-            raise FtError(Reason.STORE_UNAVAILABLE, "the store does not answer")
+        self._must_be_up()
         return await self.real.runtime(instance_id)
 
     async def save_runtime(self, instance_id: int, record: RuntimeRecord, expected: int) -> int:
@@ -180,6 +182,7 @@ class ScriptedStore:
 
     async def remove(self, instance_id: int) -> None:
         await self._cord.passes()
+        self._must_be_up()
         await self.real.remove(instance_id)
 
     async def close(self) -> None:
@@ -192,16 +195,18 @@ class ScriptedStore:
             self._kill()
         if trouble is Trouble.BROKEN:
             raise RuntimeError("a defect of the store")
-        if trouble is Trouble.NOT_WRITTEN:
-            raise FtError(Reason.STORE_UNAVAILABLE, "the store does not answer")
+        self._must_be_up(trouble is not Trouble.NOT_WRITTEN)
         await self._cord.passes()
         revision = await write()
         if trouble is Trouble.KILLED_AFTER:
             self._kill()
         await self._cord.passes()
-        if trouble is Trouble.ANSWER_LOST:
-            raise FtError(Reason.STORE_UNAVAILABLE, "the store does not answer")
+        self._must_be_up(trouble is not Trouble.ANSWER_LOST)
         return revision
+
+    def _must_be_up(self, answers: bool = True) -> None:
+        if self.down or not answers:
+            raise FtError(Reason.STORE_UNAVAILABLE, "the store does not answer")
 
     def _kill(self) -> None:
         self._cord.is_cut = True

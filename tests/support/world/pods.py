@@ -255,6 +255,11 @@ class FakePod:
             ),
         )
 
+    async def became_ready(self) -> None:
+        """The last engine of the pod is ready."""
+        self.ready = True
+        await self.tell(self.snapshot())
+
     async def see(self, rank: int, status: EngineStatus) -> None:
         """The engine of a rank is in this status now, and the Controller learns it."""
         engine = self.engines[rank]
