@@ -83,6 +83,7 @@ async def recover(folder: Path, pods: int, ranks: int, unary: list[float]) -> di
             await group.inject(1, "worker_kill")
             await cluster.until(lambda now: now.can_serve and list(now.dead_committed) == [1], "has recovered")
             assert cluster.controller is not None
+            await cluster.controller.line("strategy ended")
             applied = max(record.at for record in group.applies())
             return stages([json.loads(line) for line in cluster.controller.output if line.startswith("{")], applied)
 
