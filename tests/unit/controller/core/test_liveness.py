@@ -1,0 +1,111 @@
+"""Who speaks, whose heartbeat is believed, and what that makes of the instance (recovery.md sections 4 and 8)."""
+
+from contextlib import nullcontext
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.core.liveness import PodLiveness, check_heartbeat, instance_state, serving_complete
+from controller.core.reports import EndpointState
+from controller.core.status import InstanceState
+from motor_ft.model.errors import FtError, Reason
+from motor_ft.model.topology import EndpointStatus
+from tests.unit.controller.core.fleet import pod
+
+NORMAL, ABNORMAL = EndpointStatus.NORMAL, EndpointStatus.ABNORMAL
+TTL = 10.0
+
+
+def states(*ranks: int, headless: tuple[int, ...] = ()) -> tuple[EndpointState, ...]:
+    return (
+        *(EndpointState(rank, NORMAL) for rank in ranks),
+        *(EndpointState(rank, NORMAL, headless=True) for rank in headless),
+    )
+
+
+def test_a_pod_is_silent_at_exactly_the_ttl_and_when_it_never_spoke() -> None:
+    never = PodLiveness(pod(1, [0]))
+    heard = never.heard(states(0), 100.0)
+    assert never.silent(0.0, TTL)
+    assert not heard.silent(109.9, TTL)
+    assert heard.silent(110.0, TTL)
+
+
+def test_a_heartbeat_replaces_what_was_known_of_the_endpoints() -> None:
+    heard = PodLiveness(pod(1, [0, 1])).heard(states(0, 1), 100.0).heard(states(1), 101.0)
+    assert (heard.serves(0), heard.serves(1)) == (False, True)
+    assert heard.last_heard == 101.0
+
+
+def test_only_a_normal_routable_endpoint_serves() -> None:
+    heard = PodLiveness(pod(1, [0], headless=[1])).heard(
+        (EndpointState(0, ABNORMAL), EndpointState(1, NORMAL, headless=True)), 100.0
+    )
+    assert not heard.serves(0)
+    assert not heard.serves(1)
+
+
+def test_serving_is_complete_when_every_active_rank_is_normal_in_a_pod_that_speaks() -> None:
+    pods = {
+        "1": PodLiveness(pod(1, [0, 1])).heard(states(0, 1), 100.0),
+        "2": PodLiveness(pod(2, [2])).heard(states(2), 95.0),
+    }
+    assert serving_complete(pods, frozenset({0, 1, 2}), 104.9, TTL)
+    assert not serving_complete(pods, frozenset({0, 1, 2}), 105.0, TTL)
+    assert serving_complete(pods, frozenset({0, 1}), 105.0, TTL)
+    assert not serving_complete(pods, frozenset({0, 3}), 100.0, TTL)
+
+
+RANKS = st.frozensets(st.integers(0, 3))
+
+
+@given(RANKS, st.booleans(), RANKS, RANKS, st.booleans())
+def test_a_heartbeat_is_believed_only_with_exactly_the_expected_set(
+    told: frozenset[int], told_headless: bool, committed: frozenset[int], pending: frozenset[int], enabled: bool
+) -> None:
+    """Feature off: the complete set. On: less the committed ranks, and inside the window also less the pending."""
+    registration = pod(1, [0, 1], headless=[2])
+    own = {(0, False), (1, False), (2, True)}
+    left = {key for key in own if key[0] not in committed}
+    expected = [left, {key for key in left if key[0] not in pending}] if enabled else [own]
+    heartbeat = states(*(told - {2}), headless=(2,) if told_headless else ())
+    named = {(rank, False) for rank in told - {2}} | ({(2, True)} if told_headless else set())
+    refused = pytest.raises(FtError, check=lambda error: error.reason is Reason.TOPOLOGY_MISMATCH)
+    with nullcontext() if named in expected else refused:
+        check_heartbeat(registration, heartbeat, committed=committed, pending=pending, scale_down_enabled=enabled)
+
+
+def test_an_empty_heartbeat_is_believed_only_when_all_own_ranks_are_gone() -> None:
+    registration = pod(1, [0, 1])
+    everything = frozenset({0, 1})
+    check_heartbeat(registration, (), committed=everything, pending=frozenset(), scale_down_enabled=True)
+    with pytest.raises(FtError, match=r"names ranks \[\], expected \[1\] or \[1\]"):
+        check_heartbeat(registration, (), committed=frozenset({0}), pending=frozenset(), scale_down_enabled=True)
+    with pytest.raises(FtError, match=r"names ranks \[\], expected \[0, 1\]$"):
+        check_heartbeat(registration, (), committed=everything, pending=frozenset(), scale_down_enabled=False)
+
+
+INITIAL, ACTIVE, INACTIVE, DELETED = InstanceState
+
+
+@pytest.mark.parametrize(
+    ("current", "complete", "suppressed", "becomes"),
+    [
+        (INITIAL, False, False, INITIAL),
+        (INITIAL, True, False, ACTIVE),
+        (ACTIVE, True, True, ACTIVE),
+        (ACTIVE, False, False, INACTIVE),
+        (ACTIVE, False, True, ACTIVE),
+        (INACTIVE, False, False, INACTIVE),
+        (INACTIVE, False, True, INACTIVE),
+        (INACTIVE, True, False, ACTIVE),
+        (DELETED, True, False, DELETED),
+        (DELETED, False, False, DELETED),
+    ],
+)
+def test_states_move_only_between_active_and_inactive_and_deleted_is_the_end(
+    current: InstanceState, complete: bool, suppressed: bool, becomes: InstanceState
+) -> None:
+    """The way to INACTIVE is suppressed while faults are judged or a transaction runs."""
+    assert instance_state(current, complete=complete, suppressed=suppressed) is becomes
