@@ -26,6 +26,7 @@ from controller.store.memory import MemoryStore
 from controller.store.sqlite import SqliteStore
 from controller.strategies.dp_scale_down import DpScaleDownStrategy
 from controller.strategies.instance_reconfiguration import InstanceReconfiguration, ReconfigurationTimes
+from motor_ft.model.errors import FtError, Reason
 from motor_ft.v1 import controller_pb2_grpc, fault_report_pb2_grpc
 from motor_ft.wire.log import get_logger
 from motor_ft.wire.metrics import MetricsServer, RpcMetrics
@@ -107,6 +108,13 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
     rpc_metrics = RpcMetrics(registry)
     settings = config.fault_tolerance_config.settings
     clock = SystemClock()
+    crashes: list[FtError] = []
+
+    def crashed(task: str, error: BaseException) -> None:
+        """A part has ended that must not: the others do not go on without it."""
+        crashes.append(FtError(Reason.INTERNAL, f"task {task} crashed: {error!r}; the log has more"))
+        stop.set()
+
     async with AsyncExitStack() as stack:
         store = await _open_store(config.store)
         stack.push_async_callback(store.close)
@@ -116,6 +124,7 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
             [_coordinator(url, settings.limits.request_timeout) for url in config.coordinators],
             set_interval_sec=config.fault_tolerance_config.coordinator_set_interval_sec,
             sent=metrics.refresh,
+            on_crash=crashed,
         )
         stack.push_async_callback(publisher.close)
         board = Board()
@@ -161,6 +170,8 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         log.info("controller serves", listen=config.listen, port=port, metrics_port=metrics_port, epoch=manager.epoch)
         await stop.wait()
         log.info("controller stops")
+    if crashes:
+        raise crashes[0]
 
 
 async def _open_store(config: StoreConfig) -> Store:
