@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from motor_ft.model.topology import Device, Endpoint, FtCapability, Role
-from motor_ft.wire.config import check
+from motor_ft.wire.config import ConfigError, check
 from motor_ft.wire.listen import split_address
 from nodemanager.supervisor import EngineSpec
 
@@ -160,5 +160,5 @@ class NodeManagerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 def _check_address(key: str, address: str) -> None:
     try:
         split_address(address)
-    except ValueError as error:
-        check(False, key, str(error))
+    except ConfigError:
+        check(False, key, f"must be host:port, not {address!r}")

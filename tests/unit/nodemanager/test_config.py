@@ -1,0 +1,76 @@
+"""A configuration that cannot work is refused with the key path of the reason."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from motor_ft.model.topology import Device, Endpoint, FtCapability
+from motor_ft.wire.config import ConfigError, load
+from nodemanager.config import NodeManagerConfig
+
+GOOD: dict[str, Any] = {
+    "job_name": "job",
+    "model_name": "model",
+    "node_name": "node",
+    "pod_name": "pod",
+    "pod_ip": "10.0.0.1",
+    "listen": "0.0.0.0:50061",
+    "controllers": ["controller:50051"],
+    "state_dir": "/var/lib/motor-ft",
+    "dp_size": 4,
+    "engines": [{"rank": 0, "port": 8000, "devices": [{"device_id": "3"}]}, {"rank": 1, "port": 8001, "host": "h"}],
+    "capability": {
+        "dialect": "vllm_v1",
+        "engine_ft": True,
+        "scale_down_supported": True,
+        "external_lb": True,
+        "auto_recovery": False,
+        "eplb": True,
+        "num_redundant_experts": 8,
+        "engine_recovery_timeout_sec": 120,
+    },
+}
+
+
+def read(directory: Path, **change: Any) -> NodeManagerConfig:
+    file = directory / "node.json"
+    file.write_bytes(msgspec.json.encode(GOOD | change))
+    return load(file, NodeManagerConfig)
+
+
+def test_a_good_one_says_what_the_pod_is(tmp_path: Path) -> None:
+    config = read(tmp_path)
+    assert [engine.endpoint(config.pod_ip) for engine in config.engines] == [
+        Endpoint(0, "10.0.0.1", 8000, devices=(Device("3"),)),
+        Endpoint(1, "h", 8001),
+    ]
+    assert config.capability
+    assert config.capability.capability() == FtCapability("vllm_v1", True, True, True, False, True, 8, 120.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"colour": "red"}, "colour: unknown key"),
+        ({"dp_size": "four"}, "dp_size: expected `int`"),
+        ({"dp_size": 1}, "engines: ranks [0, 1] must be below dp_size 1"),
+        ({"engines": [{"rank": 0, "port": 1}, {"rank": 0, "port": 2}]}, "engines: must name each rank once"),
+        ({"engines": [{"rank": 0, "port": 1, "pid": 1, "command": ["x"]}]}, "pid: comes in place of command"),
+        ({"engines": [{"rank": 0, "port": 70000}]}, "engines[0].port: expected `int` <= 65535"),
+        ({"engines": []}, "engines"),
+        ({"listen": "nowhere"}, "listen: must be host:port, not 'nowhere'"),
+        ({"controllers": ["c:x"]}, "controllers: must be host:port, not 'c:x'"),
+        ({"controllers": []}, "controllers"),
+        ({"worker_pattern": "("}, "worker_pattern: is no regular expression"),
+        ({"store_port": {"first": 5, "last": 4}}, "store_port.last: 4 is below first, 5"),
+        ({"store_port": {"base": 65535}}, "store_port.base: plus dp_size is no port"),
+        ({"gateway": {"dialect": "french"}}, "gateway.dialect"),
+        ({"capability": {"dialect": "vllm_v1"}}, "capability.engine_ft: is missing"),
+    ],
+)
+def test_a_bad_one_names_the_key(tmp_path: Path, change: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        read(tmp_path, **change)
