@@ -80,15 +80,15 @@ class Show:
         for fault in self._options.faults:
             await asyncio.sleep(fault.after)
             self._print(view.say(f"fault: {fault.kind} on rank {fault.rank}"))
-            await self._recover(fault)
+            self._print(view.changed(await self._recover(fault)))
             self._print(view.say("serving again"))
         if not self._options.once:
             await stop.wait()
 
-    async def _recover(self, fault: Fault) -> None:
+    async def _recover(self, fault: Fault) -> controller_pb2.Instance:
         before = (await self._cluster.instances())[0]
         await self._cluster.inject(fault.kind, fault.rank)
-        await self._cluster.until(
+        return await self._cluster.until(
             lambda now: now.can_serve and (now.instance_id, now.generation) > (before.instance_id, before.generation),
             "serves again",
             RECOVERY_TIMEOUT_SEC,
