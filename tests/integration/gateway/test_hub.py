@@ -78,18 +78,25 @@ class TestReading:
             peak = max(peak, at_once)
             await release.acquire()
             at_once -= 1
-            await exchange.answer(200, status())
+            await exchange.answer(200, status(1))
 
-        async with raw_server(counted) as server, open_hub({0: server.url}, "vllm_v1") as hub:
+        async with (
+            raw_server(counted) as server,
+            raw_server(healthy) as other,
+            open_hub({1: server.url, 0: other.url}, "vllm_v1") as hub,
+        ):
             with (
-                hub.watch(targets([0]), 0.001, 60.0) as first,
-                hub.watch(targets([0]), 0.001, 60.0) as second,
+                hub.watch(targets([1]), 0.001, 60.0) as first,
+                hub.watch(targets([1]), 0.001, 60.0) as second,
             ):
-                for _ in range(5):
+                await server.received(1)
+                await hub.observe(targets([0]), 5.0)  # time enough for a second reader to show itself
+                assert len(server.requests) == 1
+                for number in range(2, 6):
                     release.release()
-                assert (await first.next()) == (await second.next())
-                await server.received(5)
-                assert peak == 1
+                    await server.received(number)
+                assert await first.next() == await second.next()
+        assert peak == 1
 
     async def test_a_newcomer_does_not_wait_for_the_others_interval(self) -> None:
         async with raw_server(healthy) as server, open_hub({0: server.url}, "vllm_v1") as hub:
@@ -103,6 +110,7 @@ class TestReading:
             with hub.watch(targets([0]), 0.001, 5.0) as watch:
                 await watch.next()
             await asyncio.sleep(0)
+            assert "engines/poll-0" not in {task.get_name() for task in asyncio.all_tasks()}
             seen = len(server.requests)
             (reading,) = await hub.observe(targets([0]), 5.0)
             assert len(server.requests) == seen + 1
