@@ -9,14 +9,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from controller.core import assembly
-from controller.core.decision import Action, Decision, Snapshot, decide
+from controller.core.decision import Action, Decision, decide
 from controller.core.errors import Failure, FailureCode
 from controller.core.evidence import (
     Evidence,
     as_baseline,
     forget,
     strategy_ended,
-    survivor_seen_unhealthy,
 )
 from controller.core.liveness import PodLiveness, instance_state, serving_complete
 from controller.core.outcome import Outcome
@@ -26,8 +25,8 @@ from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.core.reports import Directive, Hello, Report, Welcome
 from controller.core.serving import ServingInstance, project
 from controller.core.status import InstanceState
-from controller.core.transaction import Spec
 from controller.fault_manager.environment import Environment
+from controller.fault_manager.inputs import snapshot_of, spec_of
 from controller.fault_manager.intake import judged, learn, take
 from controller.fault_manager.pods import Pods, Send, Session
 from controller.fault_manager.runtime import FtRuntime
@@ -129,7 +128,11 @@ class InstanceActor:
         self._hold_until = now + self.env.settings.heartbeat_ttl
         phase = runtime.record.phase
         if phase in INTERRUPTED or phase is Phase.RECONFIGURING:
-            text = unreadable or f"the Controller ended in phase {phase}; nothing of it is replayed"
+            text = (
+                f"cannot be read: {unreadable}"
+                if unreadable
+                else f"the Controller ended in phase {phase}; nothing of it is replayed"
+            )
             self.fallback_due = Failure(FailureCode.INTERRUPTED, text)
             self.runtime.show(withdrawn=True, failure=self.fallback_due)
 
@@ -237,8 +240,15 @@ class InstanceActor:
             try:
                 look_again = await self._step()
             except FtError as error:  # the store: nothing was decided on what is not written, so look again later
+                if error.reason is Reason.NOT_LEADER:
+                    log.error("another Controller decides now", instance_id=self.instance_id, error=str(error))
+                    return
                 log.error("step not finished", instance_id=self.instance_id, error=str(error))
                 look_again = self.env.clock.now() + self.env.settings.limits.poll_interval
+            except Exception as error:  # a defect of ours: the actor stays, but nothing is left to its decisions
+                log.exception("step crashed", instance_id=self.instance_id)
+                self._stop_automation(_defect("the instance's actor", error))
+                look_again = self.env.clock.now() + self.env.settings.strategy_center_check_interval
             self.show()
             if not self._gone:
                 await self._sleep_until(look_again)
@@ -258,7 +268,8 @@ class InstanceActor:
             self._assemble(now)
         if self.identity is not None and not self.identity.ready:
             await self._become_ready(self.identity)
-        if self.runtime is not None:
+        if self.runtime is not None and self.identity is not None:
+            await self._settle_baseline(self.identity)
             await self._settle_phase(self.runtime)
             self._watch_liveness(now)
             self._decide(self.runtime, now)
@@ -295,15 +306,23 @@ class InstanceActor:
         if stored is None:
             record = RuntimeRecord(Phase.NORMAL, 1, tuple(range(identity.dp_size)))
             stored = Stored(record, await store.save_runtime(self.instance_id, record, 0))
-        known = (await store.load()).identities.get(self.instance_id)
-        ready = replace(identity, ready=True)
-        await store.save_identity(ready, known.revision if known else 0)
-        self.identity = ready
+        await self._save(replace(identity, ready=True))
         self.runtime = FtRuntime(self.instance_id, stored, store, self.show)
-        log.info("instance ready", instance_id=self.instance_id, job=ready.job_name, pods=len(ready.pods))
+        log.info("instance ready", instance_id=self.instance_id, job=identity.job_name, pods=len(identity.pods))
         self._on_ready(self)
         timeout = self.env.settings.limits.request_timeout
         self._tasks.spawn("publish", self.env.publisher.publish(self.instance_id, timeout))
+
+    async def _save(self, identity: IdentityRecord) -> None:
+        known = (await self.env.store.load()).identities.get(self.instance_id)
+        await self.env.store.save_identity(identity, known.revision if known else 0)
+        self.identity = identity
+
+    async def _settle_baseline(self, identity: IdentityRecord) -> None:
+        """A fault of the baseline that has cleared is new when it returns, also for the next Controller."""
+        baseline = tuple(sorted(self.evidence.ignored))
+        if baseline != identity.baseline:
+            await self._save(replace(identity, baseline=baseline))
 
     async def _settle_phase(self, runtime: FtRuntime) -> None:
         """A phase that belongs to a transaction, without one, is left for where the instance goes on."""
@@ -329,23 +348,6 @@ class InstanceActor:
 
     # --- decide, start, reap ---
 
-    def snapshot(self) -> Snapshot:
-        """What a decision looks at now."""
-        settings = self.env.settings
-        return Snapshot(
-            phase=self.phase,
-            ready=self.ready,
-            strategy=self.strategy.name if self.strategy else None,
-            automation_stopped=self.automation_stopped,
-            superseded=self.superseded,
-            scale_down_enabled=settings.scale_down_enabled,
-            active=self.active,
-            unhealthy=self.evidence.unhealthy & self.active,
-            dead=self.evidence.dead & self.active,
-            collecting_since=self.evidence.collecting_since,
-            collection_timeout_sec=settings.fault_collection_timeout,
-        )
-
     def _decide(self, runtime: FtRuntime, now: float) -> None:
         if not self._settled(now):
             return
@@ -354,7 +356,7 @@ class InstanceActor:
             if not self.automation_stopped:
                 self._reconfigure(runtime, failure)
             return
-        decision = decide(self.snapshot(), now)
+        decision = decide(snapshot_of(self), now)
         if self.decision is None or (decision.action, decision.reason) != (self.decision.action, self.decision.reason):
             log.info(
                 "decision",
@@ -366,36 +368,9 @@ class InstanceActor:
             self.env.observer.decision(decision.action)
         self.decision = decision
         if decision.action is Action.DP_SCALE_DOWN:
-            self._scale_down(runtime)
+            self._launch(self.env.strategies.dp_scale_down(spec_of(self, runtime), runtime))
         elif decision.action is Action.INSTANCE_RECONFIGURATION:
             self._reconfigure(runtime, Failure(FailureCode.RECONFIGURATION_REQUIRED, decision.reason))
-
-    def _scale_down(self, runtime: FtRuntime) -> None:
-        dead = self.evidence.dead & self.active
-        sources = {rank: self.evidence.slot(rank).dead_source for rank in dead}
-        spec = Spec(
-            instance_id=self.instance_id,
-            request_id=self.env.new_id(),
-            generation=runtime.record.generation + 1,
-            previous_phase=runtime.record.phase,
-            pods=self.registrations,
-            original=frozenset(runtime.record.original_dp_ranks),
-            dead_committed=self.committed,
-            candidates={rank: source for rank, source in sources.items() if source is not None},
-            unhealthy_since=survivor_seen_unhealthy(self.evidence, self.active - dead),
-            scale_down_enabled=self.env.settings.scale_down_enabled,
-            recovery_timeout=self._recovery_timeout(),
-            limits=self.env.settings.limits,
-        )
-        self._launch(self.env.strategies.dp_scale_down(spec, runtime))
-
-    def _recovery_timeout(self) -> float:
-        """The shortest that an engine has stated, else the configured one."""
-        capabilities = [pod.capability for pod in self.registrations]
-        stated = [
-            c.engine_recovery_timeout_sec for c in capabilities if c is not None and c.engine_recovery_timeout_sec
-        ]
-        return min(stated, default=self.env.settings.engine_recovery_timeout)
 
     def _reconfigure(self, runtime: FtRuntime, failure: Failure) -> None:
         runtime.show(failure=failure)
@@ -443,7 +418,12 @@ class InstanceActor:
             self.runtime.show(failure=failure)
         if name == "dp_scale_down":
             self.fallback_due = failure
-            return
+        else:
+            self._stop_automation(failure)
+
+    def _stop_automation(self, failure: Failure) -> None:
+        if self.runtime is not None:
+            self.runtime.show(failure=failure)
         self.automation_stopped = True
         self.env.observer.automation_stopped(self.instance_id, True)
         log.error("automation stopped, a person has to act", instance_id=self.instance_id, failure=str(failure))
@@ -453,8 +433,8 @@ class InstanceActor:
         if error is None:
             return task.result()
         if isinstance(error, FtError) and error.reason is Reason.NOT_LEADER:
-            return StrategyResult(Outcome.CANCELLED)
-        return StrategyResult(Outcome.FAILED, Failure(FailureCode.INTERRUPTED, f"strategy ended with {error!r}"))
+            raise error
+        return StrategyResult(Outcome.FAILED, _defect("the strategy", error))
 
     # --- pods ---
 
@@ -484,6 +464,11 @@ class InstanceActor:
         self._on_gone(self)
         log.info("instance gone", instance_id=self.instance_id, why=why)
         await self._tasks.close()
+
+
+def _defect(what: str, error: BaseException) -> Failure:
+    """For clients, who see no more of an unexpected exception than its kind."""
+    return Failure(FailureCode.INTERRUPTED, f"{what} ended with an unexpected {type(error).__name__}, see the log")
 
 
 def _ready(pod: PodLiveness, now: float, ttl: float) -> bool:

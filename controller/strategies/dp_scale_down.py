@@ -56,10 +56,8 @@ class DpScaleDownStrategy:
         self._runtime = runtime
         self._clock = clock
         self._on_stage = on_stage
-        self._events: asyncio.Queue[fx.Event] = (
-            asyncio.Queue()
-        )  # bounded by effects in flight and by changes of the survivors
-        self._lost_leadership: FtError | None = None
+        # Drained at every turn of the loop: it holds what effects, survivors and reports brought since the last one.
+        self._events: asyncio.Queue[fx.Event | BaseException] = asyncio.Queue()
 
     def died(self, rank: int, source: EvidenceSource) -> None:
         """Evidence of a death that arrives while the transaction runs."""
@@ -70,8 +68,8 @@ class DpScaleDownStrategy:
         self._events.put_nowait(fx.Cancel(reason))
 
     async def execute(self) -> StrategyResult:
-        """Run the machine until it is done."""
-        tasks = Tasks(f"scale-down-{self._spec.instance_id}")
+        """Run the machine until it is done; raises NOT_LEADER, and what an effect raised that is no FtError."""
+        tasks = Tasks(f"scale-down-{self._spec.instance_id}", lambda _, error: self._events.put_nowait(error))
         self._runtime.show(request_id=self._spec.request_id)
         try:
             state, effects = begin(self._spec)
@@ -82,15 +80,15 @@ class DpScaleDownStrategy:
                 if state.step is Step.DONE:
                     return self._result(state)
                 event = await self._next(state)
-                if self._lost_leadership is not None:
-                    raise self._lost_leadership
+                if isinstance(event, BaseException):
+                    raise event
                 before = state
                 state, effects = advance(state, event, self._clock.now())
                 self._log(before, state)
         finally:
             await tasks.close()
 
-    async def _next(self, state: Transaction) -> fx.Event:
+    async def _next(self, state: Transaction) -> fx.Event | BaseException:
         if state.wake_at is None:
             return await self._events.get()
         try:
@@ -125,13 +123,13 @@ class DpScaleDownStrategy:
             )
 
     async def _perform(self, effect: fx.Effect, state: Transaction) -> None:
-        """Every effect ends in exactly one event, whatever happens."""
+        """Every effect but Watch ends in exactly one event, or in the error that ends the strategy."""
         match effect:
             case fx.Watch():
                 await self._watch(effect)
                 return
             case fx.Persist():
-                event: fx.Event = await self._persist(effect)
+                event: fx.Event | FtError = await self._persist(effect)
             case fx.Guard():
                 event = await self._guard(effect)
             case fx.Query():
@@ -152,14 +150,12 @@ class DpScaleDownStrategy:
     def _timeout(self) -> float:
         return self._spec.limits.request_timeout
 
-    async def _persist(self, effect: fx.Persist) -> fx.Persisted:
+    async def _persist(self, effect: fx.Persist) -> fx.Persisted | FtError:
         begins = effect.phase is Phase.DECIDING
         try:
             await self._runtime.persist(effect.phase, effect.dead_committed, begins=begins)
         except FtError as error:
-            if error.reason is Reason.NOT_LEADER:
-                self._lost_leadership = error
-            return fx.Persisted(error=str(error))
+            return error if error.reason is Reason.NOT_LEADER else fx.Persisted(error=str(error))
         return fx.Persisted()
 
     async def _guard(self, effect: fx.Guard) -> fx.Guarded:

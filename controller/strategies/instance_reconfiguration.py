@@ -16,8 +16,8 @@ from motor_ft.wire.tasks import Tasks
 
 log = get_logger(__name__)
 
-STOPPED_ALREADY = frozenset({Reason.UNKNOWN_INSTANCE, Reason.STALE_GENERATION})
-"""Answers of a pod that has started anew since, or belongs to another instance."""
+SILENT = frozenset({Reason.OUTCOME_UNKNOWN, Reason.SHUTTING_DOWN})
+"""No answer, or that of a pod that ends anyway; everything else is the answer of a pod that lives on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +78,27 @@ class InstanceReconfiguration:
                 "withdraw", self._publisher.withdraw(self._instance_id, self._times.request_timeout)
             )
             stops = [tasks.spawn(f"stop {address}", self._stop(address)) for address in self._addresses]
-            await asyncio.gather(withdrawal, *stops)
+            await withdrawal
+            refused = [why for why in await asyncio.gather(*stops) if why]
         finally:
             await tasks.close()
+        if refused:
+            return _failed(f"not stopped: {'; '.join(refused)}")
         try:
             async with asyncio.timeout(self._times.assemble_timeout):
                 await self._replaced()
         except TimeoutError:
-            text = f"no replacement was ready within {self._times.assemble_timeout:g} s after the pods were stopped"
-            return StrategyResult(Outcome.FAILED, Failure(FailureCode.RECONFIGURATION_FAILED, text))
+            return _failed(f"no replacement was ready within {self._times.assemble_timeout:g} s after the pods stopped")
         return StrategyResult(Outcome.SUCCEEDED)
 
     async def _write_phase(self) -> None:
-        """Nothing is stopped before the phase is durable; the instance is withdrawn meanwhile, so waiting is safe."""
+        """Nothing is stopped before the phase is durable; the instance is withdrawn meanwhile, so waiting is safe.
+
+        Every rebuild has a generation of its own: a pod must not take its Stop for a repeat of an earlier one.
+        """
         while True:
             try:
-                await self._runtime.persist(Phase.RECONFIGURING)
+                await self._runtime.persist(Phase.RECONFIGURING, begins=True)
             except FtError as error:
                 if error.reason is Reason.NOT_LEADER:
                     raise
@@ -102,20 +107,29 @@ class InstanceReconfiguration:
             else:
                 return
 
-    async def _stop(self, address: str) -> None:
-        """Until the pod has answered, or was silent so long that neither lease nor stream of it can be alive."""
-        silent_since = self._clock.now()
-        while True:
-            command = Command(self._instance_id, self._request_id, self._epoch(), self._runtime.record.generation)
-            try:
-                await self._nodes.stop(address, command, self._reason)
-            except FtError as error:
-                if error.reason in STOPPED_ALREADY:
-                    log.info("pod has moved on", address=address, answer=str(error))
-                    return
-                if self._clock.now() - silent_since >= self._times.give_up:
-                    log.error("pod not stopped, given up", address=address, error=str(error))
-                    return
-            else:
-                return
+    async def _stop(self, address: str) -> str:
+        """Until the pod has answered, or was silent so long that neither lease nor stream of it can be alive.
+
+        Returns what a pod says that refuses all the time, else nothing.
+        """
+        give_up_at = self._clock.now() + self._times.give_up
+        while (error := await self._stopped(address)) is not None:
+            if self._clock.now() >= give_up_at:
+                log.error("pod not stopped", address=address, error=str(error))
+                return "" if error.reason in SILENT else f"{address} says {error}"
             await asyncio.sleep(self._times.retry_interval)
+        await self._nodes.forget(address)
+        return ""
+
+    async def _stopped(self, address: str) -> FtError | None:
+        """Stop once; None when the pod has stopped, or is in another instance by now."""
+        command = Command(self._instance_id, self._request_id, self._epoch(), self._runtime.record.generation)
+        try:
+            await self._nodes.stop(address, command, self._reason)
+        except FtError as error:
+            return None if error.reason is Reason.UNKNOWN_INSTANCE else error
+        return None
+
+
+def _failed(text: str) -> StrategyResult:
+    return StrategyResult(Outcome.FAILED, Failure(FailureCode.RECONFIGURATION_FAILED, text))

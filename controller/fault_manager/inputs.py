@@ -1,0 +1,56 @@
+"""What a decision looks at, and what a transaction starts from: frozen facts of an instance."""
+
+from typing import TYPE_CHECKING
+
+from controller.core.decision import Snapshot
+from controller.core.evidence import survivor_seen_unhealthy
+from controller.core.transaction import Spec
+from controller.fault_manager.runtime import FtRuntime
+
+if TYPE_CHECKING:
+    from controller.fault_manager.instance import InstanceActor
+
+
+def snapshot_of(actor: "InstanceActor") -> Snapshot:
+    """For ``decide``."""
+    settings = actor.env.settings
+    return Snapshot(
+        phase=actor.phase,
+        ready=actor.ready,
+        strategy=actor.strategy.name if actor.strategy else None,
+        automation_stopped=actor.automation_stopped,
+        superseded=actor.superseded,
+        scale_down_enabled=settings.scale_down_enabled,
+        active=actor.active,
+        unhealthy=actor.evidence.unhealthy & actor.active,
+        dead=actor.evidence.dead & actor.active,
+        collecting_since=actor.evidence.collecting_since,
+        collection_timeout_sec=settings.fault_collection_timeout,
+    )
+
+
+def spec_of(actor: "InstanceActor", runtime: FtRuntime) -> Spec:
+    """For one scale-down, with an id and a generation of its own."""
+    dead = actor.evidence.dead & actor.active
+    sources = {rank: actor.evidence.slot(rank).dead_source for rank in dead}
+    return Spec(
+        instance_id=actor.instance_id,
+        request_id=actor.env.new_id(),
+        generation=runtime.record.generation + 1,
+        previous_phase=runtime.record.phase,
+        pods=actor.registrations,
+        original=frozenset(runtime.record.original_dp_ranks),
+        dead_committed=actor.committed,
+        candidates={rank: source for rank, source in sources.items() if source is not None},
+        unhealthy_since=survivor_seen_unhealthy(actor.evidence, actor.active - dead),
+        scale_down_enabled=actor.env.settings.scale_down_enabled,
+        recovery_timeout=_recovery_timeout(actor),
+        limits=actor.env.settings.limits,
+    )
+
+
+def _recovery_timeout(actor: "InstanceActor") -> float:
+    """The shortest that an engine has stated, else the configured one."""
+    capabilities = [pod.capability for pod in actor.registrations]
+    stated = [c.engine_recovery_timeout_sec for c in capabilities if c is not None and c.engine_recovery_timeout_sec]
+    return min(stated, default=actor.env.settings.engine_recovery_timeout)
