@@ -74,10 +74,7 @@ class Supervisor:
             if spec.command and shutil.which(spec.command[0]) is None:
                 raise ConfigError(f"engines: rank {spec.rank}: there is no command {spec.command[0]!r}")
         known = self._journal.state.engines
-        present: dict[int, EngineProcess] = {}
-        for spec in self._specs:
-            last = known.get(spec.rank)
-            present[spec.rank] = self._begin(spec, last)
+        present = {spec.rank: self._begin(spec, known.get(spec.rank)) for spec in self._specs}
         await self._journal.update(lambda state: _begun(state, present, self._new_id))
         for root in self._roots.values():
             root.watch()
@@ -111,6 +108,8 @@ class Supervisor:
     async def stop(self, *, adopted: bool) -> None:
         """End the launched engines, and the adopted ones too where asked: SIGTERM, then SIGKILL. Idempotent."""
         self._stopping = True
+        for root in self._roots.values():
+            root.watch()  # a start that failed half-way has not come to it
         ranks = [rank for rank, root in self._roots.items() if adopted or isinstance(root, Launched)]
         ended = [self._tasks.spawn(f"stop rank {rank}", self._end(rank)) for rank in ranks]
         await asyncio.gather(*ended)
@@ -124,26 +123,36 @@ class Supervisor:
     def _begin(self, spec: EngineSpec, last: EngineProcess | None) -> EngineProcess:
         """The process of a rank now; its incarnation is empty when it is not the one that was known."""
         if spec.command:
-            self._log_dir.mkdir(parents=True, exist_ok=True)
-            log = self._log_dir / f"engine-rank{spec.rank}.log"
-            root: Process = Launched(spec.command, log, lambda process: self._exited(spec.rank, process))
-        elif spec.pid:
-            try:
-                root = Process(spec.pid, f"pid {spec.pid}", lambda process: self._exited(spec.rank, process))
-            except ProcessLookupError:
-                if last is None or last.pid != spec.pid:
-                    raise ConfigError(f"engines: rank {spec.rank}: pid {spec.pid} does not run") from None
-                return last
+            return self._launch(spec)
+        if spec.pid:
+            return self._adopt(spec, last)
+        return last if last and not last.pid else EngineProcess("")
+
+    def _launch(self, spec: EngineSpec) -> EngineProcess:
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        log = self._log_dir / f"engine-rank{spec.rank}.log"
+        return self._supervise(spec.rank, Launched(spec.command, log, lambda process: self._exited(spec.rank, process)))
+
+    def _adopt(self, spec: EngineSpec, last: EngineProcess | None) -> EngineProcess:
+        """A known pid is the known engine, also when that has ended and another process got the pid meanwhile."""
+        known = last if last and last.pid == spec.pid else None
+        try:
+            root = Process(spec.pid, "adopted engine", lambda process: self._exited(spec.rank, process))
+        except ProcessLookupError:
+            if known is None:
+                raise ConfigError(f"engines: rank {spec.rank}: pid {spec.pid} does not run") from None
+            return known
+        if known is None:
+            return self._supervise(spec.rank, root)
+        if known.started == root.started:
+            self._supervise(spec.rank, root)
         else:
-            return last if last and not last.pid else EngineProcess("")
-        if last and (last.pid, last.started) == (root.pid, root.started):
-            self._roots[spec.rank] = root
-            return last
-        if last and spec.pid and last.pid == spec.pid:
             root.close()
-            return last
-        self._roots[spec.rank] = root
-        _log.info("engine process", rank=spec.rank, pid=root.pid, launched=bool(spec.command))
+        return known
+
+    def _supervise(self, rank: int, root: Process) -> EngineProcess:
+        self._roots[rank] = root
+        _log.info("engine process", rank=rank, pid=root.pid, title=root.title)
         return EngineProcess("", root.pid, root.started)
 
     def _watch_part(self, rank: int, pid: int, title: str) -> None:

@@ -17,6 +17,7 @@ import pytest
 from motor_ft.wire.config import ConfigError
 from nodemanager.clock import SystemClock
 from nodemanager.core.health import DeathReport
+from nodemanager.core.state import EngineProcess
 from nodemanager.journal import Journal
 from nodemanager.supervisor import EngineSpec, Supervisor
 
@@ -232,6 +233,27 @@ async def test_an_adopted_process_that_went_meanwhile_is_reported_at_start(
     await bench.start(spec)
     death = await bench.death()
     assert (death.incarnation, death.pid) == (incarnation, process.pid)
+
+
+async def test_a_pid_that_another_process_has_got_is_the_end_of_the_engine(
+    bench: Bench, foreign: Callable[[], subprocess.Popen[bytes]]
+) -> None:
+    process = foreign()
+    incarnation = await bench.begin(EngineSpec(0, pid=process.pid))
+    assert bench.journal is not None
+    earlier = EngineProcess(incarnation, process.pid, 1)
+    await bench.journal.update(lambda state: replace(state, engines={0: earlier}))
+    await bench.stop()
+    await bench.start(EngineSpec(0, pid=process.pid))
+    assert (await bench.death()).incarnation == incarnation
+    await bench.stop(adopted=True)
+    assert process.poll() is None, "a foreign process is never ended"
+
+
+async def test_a_start_that_fails_half_way_leaves_no_engine(bench: Bench) -> None:
+    with pytest.raises(ConfigError):
+        await bench.start(EngineSpec(0, SLEEP), EngineSpec(1, pid=2**22 - 1))
+    await bench.stop()
 
 
 async def test_a_new_pid_is_a_new_engine_and_reported_on_its_own(
