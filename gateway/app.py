@@ -13,7 +13,7 @@ from gateway.engines.client import EngineHttp
 from gateway.engines.dialects import DIALECTS
 from gateway.engines.fence import Fence
 from gateway.engines.hub import EngineHub
-from gateway.metrics import EngineMetrics
+from gateway.metrics import EngineMetrics, RestMetrics
 from gateway.rest.controller import controller_routes
 from gateway.rest.controller_client import ControllerClient
 from gateway.rest.server import RestServer
@@ -92,8 +92,9 @@ async def run_rest(config: RestDaemonConfig, stop: asyncio.Event) -> None:
     """``motor-gateway rest``, until ``stop`` is set."""
     configure_logging(level=config.log_level, json=config.log_json)
     controller = ControllerClient(config.controller, config.request_timeout_sec)
-    rest = RestServer(config.listen, controller_routes(controller))
-    metrics = MetricsServer(config.metrics_listen, CollectorRegistry())
+    registry = CollectorRegistry()
+    rest = RestServer(config.listen, controller_routes(controller), RestMetrics(registry))
+    metrics = MetricsServer(config.metrics_listen, registry)
     try:
         _log.info("serving metrics", port=await metrics.start())
         _log.info("serving REST", port=await rest.start(), controller=config.controller)

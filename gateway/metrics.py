@@ -22,9 +22,15 @@ class EngineMetrics:
 
 
 class RestMetrics:
-    """Traffic of the NodeManager's REST routes."""
+    """Traffic of the REST routes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            "motor_ft_rest_requests",
+            "Requests by route and HTTP status; the route is empty where there is none.",
+            ["method", "route", "status"],
+            registry=registry,
+        )
         self.unfenced = Counter(
             "motor_ft_unfenced_commands",
             "Commands without epoch and generation.",

@@ -50,7 +50,7 @@ class EngineHttp:
             if asyncio.get_running_loop().time() > deadline + _STALL:
                 raise UnreadableError(Problem.LOCAL, f"this process stood still while it read {url}") from error
             raise UnreadableError(Problem.UNREACHABLE, f"no answer from {url} within {timeout:g} s") from error
-        except aiohttp.ClientError as error:
+        except Exception as error:  # the boundary of a reading: whatever happens, it is told as a problem
             raise UnreadableError(_problem(error), _text(url, error)) from error
 
     async def post(self, url: str, body: bytes, timeout: float, check: Callable[[], None] = lambda: None) -> Reply:
@@ -63,8 +63,11 @@ class EngineHttp:
         try:
             async with asyncio.timeout(timeout):
                 return await self._exchange(self._fresh, "POST", url, body, sending)
-        except (TimeoutError, aiohttp.ClientError) as error:
-            text = _text(url, error) if str(error) else f"no answer from {url} within {timeout:g} s"
+        except NotSentError:
+            raise
+        except Exception as error:  # the boundary of an order: whatever happens, its outcome must be told
+            late = isinstance(error, TimeoutError) and not str(error)
+            text = f"no answer from {url} within {timeout:g} s" if late else _text(url, error)
             raise (UnansweredError if sending.begun else NotSentError)(text) from error
 
     async def close(self) -> None:
@@ -136,7 +139,7 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
-def _problem(error: aiohttp.ClientError) -> Problem:
+def _problem(error: Exception) -> Problem:
     match error:
         case aiohttp.ClientConnectorDNSError() | aiohttp.ClientSSLError():
             return Problem.LOCAL
@@ -146,8 +149,10 @@ def _problem(error: aiohttp.ClientError) -> Problem:
             return Problem.UNREACHABLE
         case aiohttp.ClientPayloadError() if "ConnectionResetError" in str(error):
             return Problem.UNREACHABLE  # aiohttp keeps this cause in its text only
-        case _:
+        case aiohttp.ClientError():
             return Problem.PROTOCOL
+        case _:
+            return Problem.LOCAL
 
 
 def _text(url: str, error: Exception) -> str:

@@ -4,7 +4,9 @@ from collections.abc import Iterable
 from importlib.resources import files
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
+from gateway.metrics import RestMetrics
 from gateway.rest.errors import errors_to_json
 from motor_ft.wire.listen import cannot_listen, split_address
 
@@ -17,9 +19,9 @@ class RestServer:
     ``listen`` is ``host:port``, with port 0 for any free one.
     """
 
-    def __init__(self, listen: str, routes: Iterable[web.RouteDef]) -> None:
+    def __init__(self, listen: str, routes: Iterable[web.RouteDef], metrics: RestMetrics) -> None:
         self._listen = listen
-        app = web.Application(middlewares=[errors_to_json], client_max_size=_MAX_BODY)
+        app = web.Application(middlewares=[_counted(metrics), errors_to_json], client_max_size=_MAX_BODY)
         app.add_routes([*routes, web.get("/openapi.json", _document)])
         self._runner = web.AppRunner(app, access_log=None)
 
@@ -38,6 +40,17 @@ class RestServer:
     async def stop(self) -> None:
         """Let requests finish, then close the port."""
         await self._runner.cleanup()
+
+
+def _counted(metrics: RestMetrics) -> Middleware:
+    @web.middleware
+    async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await handler(request)
+        resource = request.match_info.route.resource
+        metrics.requests.labels(request.method, resource.canonical if resource else "", response.status).inc()
+        return response
+
+    return count
 
 
 def document() -> bytes:

@@ -10,6 +10,7 @@ import grpc
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from gateway.metrics import RestMetrics
 from gateway.rest.controller import controller_routes
 from gateway.rest.controller_client import ControllerClient
 from gateway.rest.server import RestServer
@@ -134,7 +135,7 @@ class Rest:
 @asynccontextmanager
 async def serve_rest(routes: list[web.RouteDef]) -> AsyncIterator[Rest]:
     """Serve routes on a free port."""
-    server = RestServer("127.0.0.1:0", routes)
+    server = RestServer("127.0.0.1:0", routes, RestMetrics(CollectorRegistry()))
     port = await server.start()
     try:
         async with aiohttp.ClientSession() as session:

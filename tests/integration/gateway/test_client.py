@@ -268,3 +268,11 @@ async def test_the_token_goes_to_guarded_paths_only(http: EngineHttp) -> None:
         guarded, open_ = server.requests
     assert b"Authorization: Bearer s3cret\r\n" in guarded
     assert b"Authorization" not in open_
+
+
+async def test_what_fails_inside_this_process_is_told_like_everything_else() -> None:
+    http = EngineHttp()
+    await http.close()
+    assert (await problem_of(http, "http://127.0.0.1:1/x"))[0] is Problem.LOCAL
+    with pytest.raises(NotSentError):
+        await http.post("http://127.0.0.1:1/x", b"{}", 5.0)
