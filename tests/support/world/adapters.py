@@ -144,7 +144,8 @@ class Trouble(Enum):
 class ScriptedStore:
     """ports.Store in front of a real one.
 
-    ``script`` names a phase, or "identity", and what happens to its next write; while it is ``down`` nothing is done.
+    ``script`` names a phase, or "identity", and what happens to its next write. While it is ``down`` nothing is done,
+    and while ``reads_fail`` no record can be read back.
     """
 
     def __init__(self, store: Store, cord: Cord) -> None:
@@ -152,6 +153,7 @@ class ScriptedStore:
         self._cord = cord
         self.script: dict[Phase | str, Trouble] = {}
         self.down = False
+        self.reads_fail = False
         self.written: list[RuntimeRecord] = []
         self.killed = asyncio.Event()
 
@@ -166,7 +168,7 @@ class ScriptedStore:
 
     async def runtime(self, instance_id: int) -> Stored[RuntimeRecord] | None:
         await self._cord.passes()
-        self._must_be_up()
+        self._must_be_up(not self.reads_fail)
         return await self.real.runtime(instance_id)
 
     async def save_runtime(self, instance_id: int, record: RuntimeRecord, expected: int) -> int:

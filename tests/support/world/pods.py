@@ -198,6 +198,8 @@ class FakePod:
 
     async def connect(self) -> None:
         """Hello, Welcome, Snapshot, and heartbeats from then on."""
+        if self._beating is not None:
+            self._beating.cancel()
         self.attachment = await self.world.manager.attach(self.hello(), self.heard.append)
         welcome = self.attachment.welcome
         self.state = welcomed(
@@ -208,7 +210,7 @@ class FakePod:
             scale_down_on=welcome.enable_dp_scale_down_proxy,
         )
         await self.tell(self.snapshot())
-        self._beating = self.world.tasks.spawn(f"heartbeat {self.uid}", self._beat(self.attachment))
+        self._beating = self.world.tasks.spawn(f"heartbeat {self.uid}", self._beats())
 
     async def disconnect(self) -> None:
         """The stream ends."""
@@ -224,10 +226,21 @@ class FakePod:
         self._sequence += 1
         await self.attachment.deliver(self._sequence, report)
 
-    async def _beat(self, attachment: Attachment) -> None:
+    async def _say(self, report: Report) -> None:
+        try:
+            await self.tell(report)
+        except FtError as error:
+            self.rejected.append(error)
+
+    async def beat(self) -> None:
+        """One heartbeat."""
+        assert self.attachment is not None
+        await self.attachment.deliver(0, Heartbeat(self.endpoint_states()))
+
+    async def _beats(self) -> None:
         while True:
             try:
-                await attachment.deliver(0, Heartbeat(self.endpoint_states()))
+                await self.beat()
             except FtError as error:
                 self.rejected.append(error)
             await asyncio.sleep(self.world.settings.heartbeat_interval)
@@ -301,6 +314,8 @@ class FakePod:
         outcomes = tuple(self.engines[rank].apply(command.request_id, order.removed) for rank in order.ranks)
         for rank in order.ranks:
             self.push(self.engines[rank])
+            if self.engines[rank].status is H:
+                self.world.tasks.spawn(f"report {self.uid}", self._say(EngineHealthy(self.engines[rank].read())))
         return outcomes
 
     def finalize(self, command: Command, *, commit: bool, retired: Sequence[int]) -> None:
