@@ -27,7 +27,7 @@ class RestMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
             "motor_ft_rest_requests",
-            "Requests by route and HTTP status; the route is empty where there is none.",
+            "Requests by route and HTTP status; method and route are empty where no route fits.",
             ["method", "route", "status"],
             registry=registry,
         )

@@ -47,7 +47,9 @@ def _counted(metrics: RestMetrics) -> Middleware:
     async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
         response = await handler(request)
         resource = request.match_info.route.resource
-        metrics.requests.labels(request.method, resource.canonical if resource else "", response.status).inc()
+        # A caller must not be able to make up series: without a route neither its path nor its method is named.
+        method, route = (request.method, resource.canonical) if resource else ("", "")
+        metrics.requests.labels(method, route, response.status).inc()
         return response
 
     return count

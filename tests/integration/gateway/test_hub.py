@@ -237,6 +237,18 @@ class TestApply:
             await hub.apply(order([0], "r2"))
             assert len(group.applies()) == 2
 
+    async def test_of_the_orders_that_are_remembered_the_oldest_goes_first(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("gateway.engines.hub._REMEMBERED", 2)
+        async with FakeGroup(1) as group, open_hub(group) as hub:
+            declare(hub, 1)
+            for request_id in ("r1", "r2", "r3", "r3", "r2"):
+                await hub.apply(order([0], request_id))
+            assert len(group.applies()) == 3
+            await hub.apply(order([0], "r1"))
+            assert len(group.applies()) == 4
+
     async def test_an_unknown_outcome_is_not_tried_again(self) -> None:
         async with FakeGroup(1) as group, open_hub(group) as hub:
             declare(hub, 1)
