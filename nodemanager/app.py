@@ -221,8 +221,9 @@ async def _rest(config: NodeManagerConfig, node: LocalNode, registry: CollectorR
     """Serve the four FT routes where configured; returns their port, 0 for none."""
     if not config.rest_listen:
         return 0
-    routes = node_manager_routes(node, metrics=RestMetrics(registry), strict_fencing=config.rest_strict_fencing)
-    rest = RestServer(config.rest_listen, routes)
+    metrics = RestMetrics(registry)
+    routes = node_manager_routes(node, metrics=metrics, strict_fencing=config.rest_strict_fencing)
+    rest = RestServer(config.rest_listen, routes, metrics)
     stack.push_async_callback(rest.stop)
     return await rest.start()
 
