@@ -23,10 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from motor_ft.v1 import common_pb2 as motor__ft_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emotor_ft/v1/fault_report.proto\x12\x0bmotor_ft.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18motor_ft/v1/common.proto\"\xc9\x02\n\x12\x46\x61ultReportRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12#\n\x05hello\x18\x02 \x01(\x0b\x32\x12.motor_ft.v1.HelloH\x00\x12+\n\theartbeat\x18\x03 \x01(\x0b\x32\x16.motor_ft.v1.HeartbeatH\x00\x12\x30\n\x0c\x65ngine_fault\x18\x04 \x01(\x0b\x32\x18.motor_ft.v1.EngineFaultH\x00\x12\x34\n\x0e\x65ngine_healthy\x18\x05 \x01(\x0b\x32\x1a.motor_ft.v1.EngineHealthyH\x00\x12\x32\n\rprocess_death\x18\x06 \x01(\x0b\x32\x19.motor_ft.v1.ProcessDeathH\x00\x12)\n\x08snapshot\x18\x07 \x01(\x0b\x32\x15.motor_ft.v1.SnapshotH\x00\x42\x08\n\x06report\"\x91\x02\n\x05Hello\x12\'\n\x04kind\x18\x01 \x01(\x0e\x32\x19.motor_ft.v1.ReporterKind\x12\x13\n\x0breporter_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x1a\n\x12incarnation_number\x18\x04 \x01(\x03\x12\x1a\n\rhighest_epoch\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12!\n\x14previous_instance_id\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12/\n\x0cregistration\x18\x07 \x01(\x0b\x32\x19.motor_ft.v1.RegistrationB\x10\n\x0e_highest_epochB\x17\n\x15_previous_instance_id\"\xcb\x02\n\x0cRegistration\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x13\n\x0b\x65ngine_type\x18\x03 \x01(\t\x12\x1f\n\x04role\x18\x04 \x01(\x0e\x32\x11.motor_ft.v1.Role\x12\x11\n\tnode_name\x18\x05 \x01(\t\x12\x10\n\x08pod_name\x18\x06 \x01(\t\x12\x0e\n\x06pod_ip\x18\x07 \x01(\t\x12\x1c\n\x14node_manager_address\x18\x08 \x01(\t\x12\x0f\n\x07\x64p_size\x18\t \x01(\x05\x12\x0f\n\x07tp_size\x18\n \x01(\x05\x12(\n\tendpoints\x18\x0b \x03(\x0b\x32\x15.motor_ft.v1.Endpoint\x12-\n\ncapability\x18\x0c \x01(\x0b\x32\x19.motor_ft.v1.FtCapability\x12\x11\n\trest_port\x18\r \x01(\x05\":\n\tHeartbeat\x12-\n\tendpoints\x18\x01 \x03(\x0b\x32\x1a.motor_ft.v1.EndpointState\"\x97\x01\n\x0b\x45ngineFault\x12\x33\n\x0bobservation\x18\x01 \x01(\x0b\x32\x1e.motor_ft.v1.EngineObservation\x12+\n\x06source\x18\x02 \x01(\x0e\x32\x1b.motor_ft.v1.EvidenceSource\x12&\n\x03\x61ge\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"D\n\rEngineHealthy\x12\x33\n\x0bobservation\x18\x01 \x01(\x0b\x32\x1e.motor_ft.v1.EngineObservation\"\x80\x01\n\x0cProcessDeath\x12\x0f\n\x07\x64p_rank\x18\x01 \x01(\x05\x12\x1a\n\x12\x65ngine_incarnation\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\x05\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12&\n\x03\x61ge\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x8f\x02\n\x08Snapshot\x12-\n\tendpoints\x18\x01 \x03(\x0b\x32\x1a.motor_ft.v1.EndpointState\x12(\n\x06\x66\x61ults\x18\x02 \x03(\x0b\x32\x18.motor_ft.v1.EngineFault\x12)\n\x06\x64\x65\x61ths\x18\x03 \x03(\x0b\x32\x19.motor_ft.v1.ProcessDeath\x12+\n\x07healthy\x18\x04 \x03(\x0b\x32\x1a.motor_ft.v1.EngineHealthy\x12\x18\n\x10retired_dp_ranks\x18\x05 \x03(\x05\x12\r\n\x05ready\x18\x06 \x01(\x08\x12)\n\nregistered\x18\x07 \x03(\x0b\x32\x15.motor_ft.v1.Endpoint\"\xef\x01\n\x13\x46\x61ultReportResponse\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.motor_ft.v1.WelcomeH\x00\x12\x1f\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x10.motor_ft.v1.AckH\x00\x12)\n\x08rejected\x18\x03 \x01(\x0b\x32\x15.motor_ft.v1.RejectedH\x00\x12+\n\tdirective\x18\x04 \x01(\x0b\x32\x16.motor_ft.v1.DirectiveH\x00\x12,\n\nnot_leader\x18\x05 \x01(\x0b\x32\x16.motor_ft.v1.NotLeaderH\x00\x42\x08\n\x06\x61nswer\"\xec\x02\n\x07Welcome\x12\x13\n\x0binstance_id\x18\x01 \x01(\x03\x12\x18\n\x10\x63ontroller_epoch\x18\x02 \x01(\x03\x12\x35\n\x12heartbeat_interval\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\rheartbeat_ttl\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\"\n\x1a\x65nable_dp_scale_down_proxy\x18\x05 \x01(\x08\x12\x30\n\rpoll_interval\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12$\n\x1cstatus_unreachable_threshold\x18\x07 \x01(\x05\x12\x39\n\x16\x65ngine_request_timeout\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\ngeneration\x18\t \x01(\x03\"\x17\n\x03\x41\x63k\x12\x10\n\x08sequence\x18\x01 \x01(\x03\"=\n\x08Rejected\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"\x99\x01\n\tDirective\x12\x18\n\x10\x63ontroller_epoch\x18\x01 \x01(\x03\x12(\n\tpoll_mode\x18\x02 \x01(\x0e\x32\x15.motor_ft.v1.PollMode\x12\x15\n\rsend_snapshot\x18\x03 \x01(\x08\x12\x31\n\x0e\x66reeze_suicide\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x1b\n\tNotLeader\x12\x0e\n\x06leader\x18\x01 \x01(\t\"\xf6\x02\n\x1aReportSoftwareFaultRequest\x12\x18\n\x0binstance_id\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06pod_ip\x18\x02 \x01(\t\x12\x19\n\x11node_manager_port\x18\x03 \x01(\x05\x12\x11\n\tengine_id\x18\x04 \x01(\x05\x12\x30\n\rengine_status\x18\x05 \x01(\x0e\x32\x19.motor_ft.v1.EngineStatus\x12\x16\n\x0e\x65xception_type\x18\x06 \x01(\t\x12\x19\n\x11\x65xception_message\x18\x07 \x01(\t\x12T\n\x0f\x61\x64\x64itional_info\x18\x08 \x03(\x0b\x32;.motor_ft.v1.ReportSoftwareFaultRequest.AdditionalInfoEntry\x1a\x35\n\x13\x41\x64\x64itionalInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_instance_id\"/\n\x1bReportSoftwareFaultResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08*M\n\x0cReporterKind\x12\x1d\n\x19REPORTER_KIND_UNSPECIFIED\x10\x00\x12\x1e\n\x1aREPORTER_KIND_NODE_MANAGER\x10\x01*O\n\x08PollMode\x12\x19\n\x15POLL_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10POLL_MODE_NORMAL\x10\x01\x12\x12\n\x0ePOLL_MODE_FAST\x10\x02\x32\xd4\x01\n\x12\x46\x61ultReportService\x12T\n\x0b\x46\x61ultReport\x12\x1f.motor_ft.v1.FaultReportRequest\x1a .motor_ft.v1.FaultReportResponse(\x01\x30\x01\x12h\n\x13ReportSoftwareFault\x12\'.motor_ft.v1.ReportSoftwareFaultRequest\x1a(.motor_ft.v1.ReportSoftwareFaultResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emotor_ft/v1/fault_report.proto\x12\x0bmotor_ft.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18motor_ft/v1/common.proto\"\xb9\x03\n\x12\x46\x61ultReportRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12#\n\x05hello\x18\x02 \x01(\x0b\x32\x12.motor_ft.v1.HelloH\x00\x12+\n\theartbeat\x18\x03 \x01(\x0b\x32\x16.motor_ft.v1.HeartbeatH\x00\x12\x30\n\x0c\x65ngine_fault\x18\x04 \x01(\x0b\x32\x18.motor_ft.v1.EngineFaultH\x00\x12\x34\n\x0e\x65ngine_healthy\x18\x05 \x01(\x0b\x32\x1a.motor_ft.v1.EngineHealthyH\x00\x12\x32\n\rprocess_death\x18\x06 \x01(\x0b\x32\x19.motor_ft.v1.ProcessDeathH\x00\x12)\n\x08snapshot\x18\x07 \x01(\x0b\x32\x15.motor_ft.v1.SnapshotH\x00\x12\x34\n\x0ehardware_fault\x18\x08 \x01(\x0b\x32\x1a.motor_ft.v1.HardwareFaultH\x00\x12\x38\n\x10hardware_cleared\x18\t \x01(\x0b\x32\x1c.motor_ft.v1.HardwareClearedH\x00\x42\x08\n\x06report\"\x91\x02\n\x05Hello\x12\'\n\x04kind\x18\x01 \x01(\x0e\x32\x19.motor_ft.v1.ReporterKind\x12\x13\n\x0breporter_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x1a\n\x12incarnation_number\x18\x04 \x01(\x03\x12\x1a\n\rhighest_epoch\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12!\n\x14previous_instance_id\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12/\n\x0cregistration\x18\x07 \x01(\x0b\x32\x19.motor_ft.v1.RegistrationB\x10\n\x0e_highest_epochB\x17\n\x15_previous_instance_id\"\xcb\x02\n\x0cRegistration\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x13\n\x0b\x65ngine_type\x18\x03 \x01(\t\x12\x1f\n\x04role\x18\x04 \x01(\x0e\x32\x11.motor_ft.v1.Role\x12\x11\n\tnode_name\x18\x05 \x01(\t\x12\x10\n\x08pod_name\x18\x06 \x01(\t\x12\x0e\n\x06pod_ip\x18\x07 \x01(\t\x12\x1c\n\x14node_manager_address\x18\x08 \x01(\t\x12\x0f\n\x07\x64p_size\x18\t \x01(\x05\x12\x0f\n\x07tp_size\x18\n \x01(\x05\x12(\n\tendpoints\x18\x0b \x03(\x0b\x32\x15.motor_ft.v1.Endpoint\x12-\n\ncapability\x18\x0c \x01(\x0b\x32\x19.motor_ft.v1.FtCapability\x12\x11\n\trest_port\x18\r \x01(\x05\":\n\tHeartbeat\x12-\n\tendpoints\x18\x01 \x03(\x0b\x32\x1a.motor_ft.v1.EndpointState\"\x97\x01\n\x0b\x45ngineFault\x12\x33\n\x0bobservation\x18\x01 \x01(\x0b\x32\x1e.motor_ft.v1.EngineObservation\x12+\n\x06source\x18\x02 \x01(\x0e\x32\x1b.motor_ft.v1.EvidenceSource\x12&\n\x03\x61ge\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"D\n\rEngineHealthy\x12\x33\n\x0bobservation\x18\x01 \x01(\x0b\x32\x1e.motor_ft.v1.EngineObservation\"\x80\x01\n\x0cProcessDeath\x12\x0f\n\x07\x64p_rank\x18\x01 \x01(\x05\x12\x1a\n\x12\x65ngine_incarnation\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\x05\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12&\n\x03\x61ge\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"g\n\x10HardwareFaultKey\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x10\n\x08npu_name\x18\x02 \x01(\t\x12\x12\n\nfault_code\x18\x03 \x01(\t\x12\x0c\n\x04unit\x18\x04 \x01(\t\x12\x0c\n\x04port\x18\x05 \x01(\t\"\xc0\x02\n\rHardwareFault\x12*\n\x03key\x18\x01 \x01(\x0b\x32\x1d.motor_ft.v1.HardwareFaultKey\x12&\n\x05level\x18\x02 \x01(\x0e\x32\x17.motor_ft.v1.FaultLevel\x12\x11\n\traw_level\x18\x03 \x01(\t\x12\x16\n\x0elevel_inferred\x18\x04 \x01(\x08\x12\x12\n\nfault_type\x18\x05 \x01(\t\x12\x0f\n\x07node_ip\x18\x06 \x01(\t\x12\x0f\n\x07sources\x18\x07 \x03(\t\x12\r\n\x05stale\x18\x08 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\t \x01(\t\x12\x33\n\x0f\x66irst_seen_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x03\x61ge\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\"=\n\x0fHardwareCleared\x12*\n\x03key\x18\x01 \x01(\x0b\x32\x1d.motor_ft.v1.HardwareFaultKey\"D\n\x0eHardwareSource\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\x12\x0f\n\x07problem\x18\x03 \x01(\t\"\xfb\x02\n\x08Snapshot\x12-\n\tendpoints\x18\x01 \x03(\x0b\x32\x1a.motor_ft.v1.EndpointState\x12(\n\x06\x66\x61ults\x18\x02 \x03(\x0b\x32\x18.motor_ft.v1.EngineFault\x12)\n\x06\x64\x65\x61ths\x18\x03 \x03(\x0b\x32\x19.motor_ft.v1.ProcessDeath\x12+\n\x07healthy\x18\x04 \x03(\x0b\x32\x1a.motor_ft.v1.EngineHealthy\x12\x18\n\x10retired_dp_ranks\x18\x05 \x03(\x05\x12\r\n\x05ready\x18\x06 \x01(\x08\x12)\n\nregistered\x18\x07 \x03(\x0b\x32\x15.motor_ft.v1.Endpoint\x12\x33\n\x0fhardware_faults\x18\x08 \x03(\x0b\x32\x1a.motor_ft.v1.HardwareFault\x12\x35\n\x10hardware_sources\x18\t \x03(\x0b\x32\x1b.motor_ft.v1.HardwareSource\"\xef\x01\n\x13\x46\x61ultReportResponse\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.motor_ft.v1.WelcomeH\x00\x12\x1f\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x10.motor_ft.v1.AckH\x00\x12)\n\x08rejected\x18\x03 \x01(\x0b\x32\x15.motor_ft.v1.RejectedH\x00\x12+\n\tdirective\x18\x04 \x01(\x0b\x32\x16.motor_ft.v1.DirectiveH\x00\x12,\n\nnot_leader\x18\x05 \x01(\x0b\x32\x16.motor_ft.v1.NotLeaderH\x00\x42\x08\n\x06\x61nswer\"\xec\x02\n\x07Welcome\x12\x13\n\x0binstance_id\x18\x01 \x01(\x03\x12\x18\n\x10\x63ontroller_epoch\x18\x02 \x01(\x03\x12\x35\n\x12heartbeat_interval\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\rheartbeat_ttl\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\"\n\x1a\x65nable_dp_scale_down_proxy\x18\x05 \x01(\x08\x12\x30\n\rpoll_interval\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12$\n\x1cstatus_unreachable_threshold\x18\x07 \x01(\x05\x12\x39\n\x16\x65ngine_request_timeout\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\ngeneration\x18\t \x01(\x03\"\x17\n\x03\x41\x63k\x12\x10\n\x08sequence\x18\x01 \x01(\x03\"=\n\x08Rejected\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"\x99\x01\n\tDirective\x12\x18\n\x10\x63ontroller_epoch\x18\x01 \x01(\x03\x12(\n\tpoll_mode\x18\x02 \x01(\x0e\x32\x15.motor_ft.v1.PollMode\x12\x15\n\rsend_snapshot\x18\x03 \x01(\x08\x12\x31\n\x0e\x66reeze_suicide\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x1b\n\tNotLeader\x12\x0e\n\x06leader\x18\x01 \x01(\t\"\xf6\x02\n\x1aReportSoftwareFaultRequest\x12\x18\n\x0binstance_id\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06pod_ip\x18\x02 \x01(\t\x12\x19\n\x11node_manager_port\x18\x03 \x01(\x05\x12\x11\n\tengine_id\x18\x04 \x01(\x05\x12\x30\n\rengine_status\x18\x05 \x01(\x0e\x32\x19.motor_ft.v1.EngineStatus\x12\x16\n\x0e\x65xception_type\x18\x06 \x01(\t\x12\x19\n\x11\x65xception_message\x18\x07 \x01(\t\x12T\n\x0f\x61\x64\x64itional_info\x18\x08 \x03(\x0b\x32;.motor_ft.v1.ReportSoftwareFaultRequest.AdditionalInfoEntry\x1a\x35\n\x13\x41\x64\x64itionalInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_instance_id\"/\n\x1bReportSoftwareFaultResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08*l\n\x0cReporterKind\x12\x1d\n\x19REPORTER_KIND_UNSPECIFIED\x10\x00\x12\x1e\n\x1aREPORTER_KIND_NODE_MANAGER\x10\x01\x12\x1d\n\x19REPORTER_KIND_MINDCLUSTER\x10\x02*\xba\x01\n\nFaultLevel\x12\x1b\n\x17\x46\x41ULT_LEVEL_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x46\x41ULT_LEVEL_L1\x10\x01\x12\x12\n\x0e\x46\x41ULT_LEVEL_L2\x10\x02\x12\x12\n\x0e\x46\x41ULT_LEVEL_L3\x10\x03\x12\x12\n\x0e\x46\x41ULT_LEVEL_L4\x10\x04\x12\x12\n\x0e\x46\x41ULT_LEVEL_L5\x10\x05\x12\x12\n\x0e\x46\x41ULT_LEVEL_L6\x10\x06\x12\x17\n\x13\x46\x41ULT_LEVEL_UNKNOWN\x10\x07*O\n\x08PollMode\x12\x19\n\x15POLL_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10POLL_MODE_NORMAL\x10\x01\x12\x12\n\x0ePOLL_MODE_FAST\x10\x02\x32\xd4\x01\n\x12\x46\x61ultReportService\x12T\n\x0b\x46\x61ultReport\x12\x1f.motor_ft.v1.FaultReportRequest\x1a .motor_ft.v1.FaultReportResponse(\x01\x30\x01\x12h\n\x13ReportSoftwareFault\x12\'.motor_ft.v1.ReportSoftwareFaultRequest\x1a(.motor_ft.v1.ReportSoftwareFaultResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,44 +36,54 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REPORTSOFTWAREFAULTREQUEST_ADDITIONALINFOENTRY']._loaded_options = None
   _globals['_REPORTSOFTWAREFAULTREQUEST_ADDITIONALINFOENTRY']._serialized_options = b'8\001'
-  _globals['_REPORTERKIND']._serialized_start=3044
-  _globals['_REPORTERKIND']._serialized_end=3121
-  _globals['_POLLMODE']._serialized_start=3123
-  _globals['_POLLMODE']._serialized_end=3202
-  _globals['_FAULTREPORTREQUEST']._serialized_start=106
-  _globals['_FAULTREPORTREQUEST']._serialized_end=435
-  _globals['_HELLO']._serialized_start=438
-  _globals['_HELLO']._serialized_end=711
-  _globals['_REGISTRATION']._serialized_start=714
-  _globals['_REGISTRATION']._serialized_end=1045
-  _globals['_HEARTBEAT']._serialized_start=1047
-  _globals['_HEARTBEAT']._serialized_end=1105
-  _globals['_ENGINEFAULT']._serialized_start=1108
-  _globals['_ENGINEFAULT']._serialized_end=1259
-  _globals['_ENGINEHEALTHY']._serialized_start=1261
-  _globals['_ENGINEHEALTHY']._serialized_end=1329
-  _globals['_PROCESSDEATH']._serialized_start=1332
-  _globals['_PROCESSDEATH']._serialized_end=1460
-  _globals['_SNAPSHOT']._serialized_start=1463
-  _globals['_SNAPSHOT']._serialized_end=1734
-  _globals['_FAULTREPORTRESPONSE']._serialized_start=1737
-  _globals['_FAULTREPORTRESPONSE']._serialized_end=1976
-  _globals['_WELCOME']._serialized_start=1979
-  _globals['_WELCOME']._serialized_end=2343
-  _globals['_ACK']._serialized_start=2345
-  _globals['_ACK']._serialized_end=2368
-  _globals['_REJECTED']._serialized_start=2370
-  _globals['_REJECTED']._serialized_end=2431
-  _globals['_DIRECTIVE']._serialized_start=2434
-  _globals['_DIRECTIVE']._serialized_end=2587
-  _globals['_NOTLEADER']._serialized_start=2589
-  _globals['_NOTLEADER']._serialized_end=2616
-  _globals['_REPORTSOFTWAREFAULTREQUEST']._serialized_start=2619
-  _globals['_REPORTSOFTWAREFAULTREQUEST']._serialized_end=2993
-  _globals['_REPORTSOFTWAREFAULTREQUEST_ADDITIONALINFOENTRY']._serialized_start=2924
-  _globals['_REPORTSOFTWAREFAULTREQUEST_ADDITIONALINFOENTRY']._serialized_end=2977
-  _globals['_REPORTSOFTWAREFAULTRESPONSE']._serialized_start=2995
-  _globals['_REPORTSOFTWAREFAULTRESPONSE']._serialized_end=3042
-  _globals['_FAULTREPORTSERVICE']._serialized_start=3205
-  _globals['_FAULTREPORTSERVICE']._serialized_end=3417
+  _globals['_REPORTERKIND']._serialized_start=3858
+  _globals['_REPORTERKIND']._serialized_end=3966
+  _globals['_FAULTLEVEL']._serialized_start=3969
+  _globals['_FAULTLEVEL']._serialized_end=4155
+  _globals['_POLLMODE']._serialized_start=4157
+  _globals['_POLLMODE']._serialized_end=4236
+  _globals['_FAULTREPORTREQUEST']._serialized_start=139
+  _globals['_FAULTREPORTREQUEST']._serialized_end=580
+  _globals['_HELLO']._serialized_start=583
+  _globals['_HELLO']._serialized_end=856
+  _globals['_REGISTRATION']._serialized_start=859
+  _globals['_REGISTRATION']._serialized_end=1190
+  _globals['_HEARTBEAT']._serialized_start=1192
+  _globals['_HEARTBEAT']._serialized_end=1250
+  _globals['_ENGINEFAULT']._serialized_start=1253
+  _globals['_ENGINEFAULT']._serialized_end=1404
+  _globals['_ENGINEHEALTHY']._serialized_start=1406
+  _globals['_ENGINEHEALTHY']._serialized_end=1474
+  _globals['_PROCESSDEATH']._serialized_start=1477
+  _globals['_PROCESSDEATH']._serialized_end=1605
+  _globals['_HARDWAREFAULTKEY']._serialized_start=1607
+  _globals['_HARDWAREFAULTKEY']._serialized_end=1710
+  _globals['_HARDWAREFAULT']._serialized_start=1713
+  _globals['_HARDWAREFAULT']._serialized_end=2033
+  _globals['_HARDWARECLEARED']._serialized_start=2035
+  _globals['_HARDWARECLEARED']._serialized_end=2096
+  _globals['_HARDWARESOURCE']._serialized_start=2098
+  _globals['_HARDWARESOURCE']._serialized_end=2166
+  _globals['_SNAPSHOT']._serialized_start=2169
+  _globals['_SNAPSHOT']._serialized_end=2548
+  _globals['_FAULTREPORTRESPONSE']._serialized_start=2551
+  _globals['_FAULTREPORTRESPONSE']._serialized_end=2790
+  _globals['_WELCOME']._serialized_start=2793
+  _globals['_WELCOME']._serialized_end=3157
+  _globals['_ACK']._serialized_start=3159
+  _globals['_ACK']._serialized_end=3182
+  _globals['_REJECTED']._serialized_start=3184
+  _globals['_REJECTED']._serialized_end=3245
+  _globals['_DIRECTIVE']._serialized_start=3248
+  _globals['_DIRECTIVE']._serialized_end=3401
+  _globals['_NOTLEADER']._serialized_start=3403
+  _globals['_NOTLEADER']._serialized_end=3430
+  _globals['_REPORTSOFTWAREFAULTREQUEST']._serialized_start=3433
+  _globals['_REPORTSOFTWAREFAULTREQUEST']._serialized_end=3807
+  _globals['_REPORTSOFTWAREFAULTREQUEST_ADDITIONALINFOENTRY']._serialized_start=3738
+  _globals['_REPORTSOFTWAREFAULTREQUEST_ADDITIONALINFOENTRY']._serialized_end=3791
+  _globals['_REPORTSOFTWAREFAULTRESPONSE']._serialized_start=3809
+  _globals['_REPORTSOFTWAREFAULTRESPONSE']._serialized_end=3856
+  _globals['_FAULTREPORTSERVICE']._serialized_start=4239
+  _globals['_FAULTREPORTSERVICE']._serialized_end=4451
 # @@protoc_insertion_point(module_scope)

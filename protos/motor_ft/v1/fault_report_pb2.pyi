@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from motor_ft.v1 import common_pb2 as _common_pb2
@@ -31,6 +32,8 @@ class _ReporterKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reporter
     """Never sent."""
     REPORTER_KIND_NODE_MANAGER: _ReporterKind.ValueType  # 1
     """A NodeManager."""
+    REPORTER_KIND_MINDCLUSTER: _ReporterKind.ValueType  # 2
+    """An adapter of MindCluster's hardware faults; brings no registration."""
 
 class ReporterKind(_ReporterKind, metaclass=_ReporterKindEnumTypeWrapper):
     """Kinds of reporters."""
@@ -39,7 +42,53 @@ REPORTER_KIND_UNSPECIFIED: ReporterKind.ValueType  # 0
 """Never sent."""
 REPORTER_KIND_NODE_MANAGER: ReporterKind.ValueType  # 1
 """A NodeManager."""
+REPORTER_KIND_MINDCLUSTER: ReporterKind.ValueType  # 2
+"""An adapter of MindCluster's hardware faults; brings no registration."""
 Global___ReporterKind: _TypeAlias = ReporterKind  # noqa: Y015
+
+class _FaultLevel:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FaultLevelEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FaultLevel.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FAULT_LEVEL_UNSPECIFIED: _FaultLevel.ValueType  # 0
+    """Never sent."""
+    FAULT_LEVEL_L1: _FaultLevel.ValueType  # 1
+    """Needs no action."""
+    FAULT_LEVEL_L2: _FaultLevel.ValueType  # 2
+    """Ends with the request that met it."""
+    FAULT_LEVEL_L3: _FaultLevel.ValueType  # 3
+    """Ends with a restart of the process."""
+    FAULT_LEVEL_L4: _FaultLevel.ValueType  # 4
+    """The card is reset when nothing uses it."""
+    FAULT_LEVEL_L5: _FaultLevel.ValueType  # 5
+    """The card is reset."""
+    FAULT_LEVEL_L6: _FaultLevel.ValueType  # 6
+    """The card or the node is isolated."""
+    FAULT_LEVEL_UNKNOWN: _FaultLevel.ValueType  # 7
+    """The cluster gave a level that the reporter does not know; acts as L1."""
+
+class FaultLevel(_FaultLevel, metaclass=_FaultLevelEnumTypeWrapper):
+    """How grave a hardware fault is."""
+
+FAULT_LEVEL_UNSPECIFIED: FaultLevel.ValueType  # 0
+"""Never sent."""
+FAULT_LEVEL_L1: FaultLevel.ValueType  # 1
+"""Needs no action."""
+FAULT_LEVEL_L2: FaultLevel.ValueType  # 2
+"""Ends with the request that met it."""
+FAULT_LEVEL_L3: FaultLevel.ValueType  # 3
+"""Ends with a restart of the process."""
+FAULT_LEVEL_L4: FaultLevel.ValueType  # 4
+"""The card is reset when nothing uses it."""
+FAULT_LEVEL_L5: FaultLevel.ValueType  # 5
+"""The card is reset."""
+FAULT_LEVEL_L6: FaultLevel.ValueType  # 6
+"""The card or the node is isolated."""
+FAULT_LEVEL_UNKNOWN: FaultLevel.ValueType  # 7
+"""The cluster gave a level that the reporter does not know; acts as L1."""
+Global___FaultLevel: _TypeAlias = FaultLevel  # noqa: Y015
 
 class _PollMode:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -78,6 +127,8 @@ class FaultReportRequest(_message.Message):
     ENGINE_HEALTHY_FIELD_NUMBER: _builtins.int
     PROCESS_DEATH_FIELD_NUMBER: _builtins.int
     SNAPSHOT_FIELD_NUMBER: _builtins.int
+    HARDWARE_FAULT_FIELD_NUMBER: _builtins.int
+    HARDWARE_CLEARED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Number of this message within the incarnation, from 1, ascending. Heartbeats carry 0 and are not acknowledged."""
     @_builtins.property
@@ -104,6 +155,14 @@ class FaultReportRequest(_message.Message):
     def snapshot(self) -> Global___Snapshot:
         """Complete current state."""
 
+    @_builtins.property
+    def hardware_fault(self) -> Global___HardwareFault:
+        """A card or a node has a fault, or one that is known has changed."""
+
+    @_builtins.property
+    def hardware_cleared(self) -> Global___HardwareCleared:
+        """A fault of a card or a node has ended."""
+
     def __init__(
         self,
         *,
@@ -114,12 +173,14 @@ class FaultReportRequest(_message.Message):
         engine_healthy: Global___EngineHealthy | None = ...,
         process_death: Global___ProcessDeath | None = ...,
         snapshot: Global___Snapshot | None = ...,
+        hardware_fault: Global___HardwareFault | None = ...,
+        hardware_cleared: Global___HardwareCleared | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["engine_fault", b"engine_fault", "engine_healthy", b"engine_healthy", "heartbeat", b"heartbeat", "hello", b"hello", "process_death", b"process_death", "report", b"report", "snapshot", b"snapshot"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["engine_fault", b"engine_fault", "engine_healthy", b"engine_healthy", "hardware_cleared", b"hardware_cleared", "hardware_fault", b"hardware_fault", "heartbeat", b"heartbeat", "hello", b"hello", "process_death", b"process_death", "report", b"report", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine_fault", b"engine_fault", "engine_healthy", b"engine_healthy", "heartbeat", b"heartbeat", "hello", b"hello", "process_death", b"process_death", "report", b"report", "sequence", b"sequence", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine_fault", b"engine_fault", "engine_healthy", b"engine_healthy", "hardware_cleared", b"hardware_cleared", "hardware_fault", b"hardware_fault", "heartbeat", b"heartbeat", "hello", b"hello", "process_death", b"process_death", "report", b"report", "sequence", b"sequence", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["hello", "heartbeat", "engine_fault", "engine_healthy", "process_death", "snapshot"]  # noqa: Y015
+    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["hello", "heartbeat", "engine_fault", "engine_healthy", "process_death", "snapshot", "hardware_fault", "hardware_cleared"]  # noqa: Y015
     _WhichOneofArgType_report: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_report) -> _WhichOneofReturnType_report | None: ...
 
@@ -152,7 +213,7 @@ class Hello(_message.Message):
     """Instance that this reporter last belonged to; absent when none."""
     @_builtins.property
     def registration(self) -> Global___Registration:
-        """What a NodeManager registers."""
+        """What a NodeManager registers; absent for an adapter."""
 
     def __init__(
         self,
@@ -377,8 +438,172 @@ class ProcessDeath(_message.Message):
 Global___ProcessDeath: _TypeAlias = ProcessDeath  # noqa: Y015
 
 @_typing.final
+class HardwareFaultKey(_message.Message):
+    """Identity of a hardware fault. The same code on several cards are several faults."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_NAME_FIELD_NUMBER: _builtins.int
+    NPU_NAME_FIELD_NUMBER: _builtins.int
+    FAULT_CODE_FIELD_NUMBER: _builtins.int
+    UNIT_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    node_name: _builtins.str
+    """Name of the node in the cluster."""
+    npu_name: _builtins.str
+    """Card as the cluster names it, e.g. `Ascend910-4`; empty for the whole node. The same card may get several names."""
+    fault_code: _builtins.str
+    """Code as the cluster writes it; compared in upper case and without leading zeros."""
+    unit: _builtins.str
+    """Chip of a switch, or the number that the node's management controller gives a device; empty for cards."""
+    port: _builtins.str
+    """Port of a switch; empty for everything else."""
+    def __init__(
+        self,
+        *,
+        node_name: _builtins.str = ...,
+        npu_name: _builtins.str = ...,
+        fault_code: _builtins.str = ...,
+        unit: _builtins.str = ...,
+        port: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fault_code", b"fault_code", "node_name", b"node_name", "npu_name", b"npu_name", "port", b"port", "unit", b"unit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HardwareFaultKey: _TypeAlias = HardwareFaultKey  # noqa: Y015
+
+@_typing.final
+class HardwareFault(_message.Message):
+    """A card or a node has a fault."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    RAW_LEVEL_FIELD_NUMBER: _builtins.int
+    LEVEL_INFERRED_FIELD_NUMBER: _builtins.int
+    FAULT_TYPE_FIELD_NUMBER: _builtins.int
+    NODE_IP_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
+    STALE_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    FIRST_SEEN_TIME_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
+    level: Global___FaultLevel.ValueType
+    """Gravest level that a working source states."""
+    raw_level: _builtins.str
+    """The cluster's own name of that level."""
+    level_inferred: _builtins.bool
+    """No source states a level of this fault: it was taken from the state of the device or the node."""
+    fault_type: _builtins.str
+    """Kind of fault as the cluster names it, for people."""
+    node_ip: _builtins.str
+    """Address of the node; empty when not known."""
+    stale: _builtins.bool
+    """No source that works confirms the fault now. It is kept."""
+    detail: _builtins.str
+    """Text for people: why the level was raised."""
+    @_builtins.property
+    def key(self) -> Global___HardwareFaultKey:
+        """Which fault."""
+
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Sources that report the fault, e.g. `cm-device`, ascending."""
+
+    @_builtins.property
+    def first_seen_time(self) -> _timestamp_pb2.Timestamp:
+        """When the fault was first seen, on the cluster's clocks, for people."""
+
+    @_builtins.property
+    def age(self) -> _duration_pb2.Duration:
+        """How long ago the reporter first had the fault, on the reporter's clock."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___HardwareFaultKey | None = ...,
+        level: Global___FaultLevel.ValueType = ...,
+        raw_level: _builtins.str = ...,
+        level_inferred: _builtins.bool = ...,
+        fault_type: _builtins.str = ...,
+        node_ip: _builtins.str = ...,
+        sources: _abc.Iterable[_builtins.str] | None = ...,
+        stale: _builtins.bool = ...,
+        detail: _builtins.str = ...,
+        first_seen_time: _timestamp_pb2.Timestamp | None = ...,
+        age: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "first_seen_time", b"first_seen_time", "key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "detail", b"detail", "fault_type", b"fault_type", "first_seen_time", b"first_seen_time", "key", b"key", "level", b"level", "level_inferred", b"level_inferred", "node_ip", b"node_ip", "raw_level", b"raw_level", "sources", b"sources", "stale", b"stale"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HardwareFault: _TypeAlias = HardwareFault  # noqa: Y015
+
+@_typing.final
+class HardwareCleared(_message.Message):
+    """A fault of a card or a node has ended: an accepted source no longer shows it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___HardwareFaultKey:
+        """Which fault."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___HardwareFaultKey | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HardwareCleared: _TypeAlias = HardwareCleared  # noqa: Y015
+
+@_typing.final
+class HardwareSource(_message.Message):
+    """Whether one source of hardware faults works."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    NODE_NAME_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    """Name of the source, e.g. `cm-device`."""
+    node_name: _builtins.str
+    """Node that this is about; empty for the source as a whole."""
+    problem: _builtins.str
+    """Text for people: why the source is not to be believed; empty when it works. Its faults are kept meanwhile, and
+    what it does not report is not known to be healthy.
+    """
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        node_name: _builtins.str = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_name", b"node_name", "problem", b"problem", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HardwareSource: _TypeAlias = HardwareSource  # noqa: Y015
+
+@_typing.final
 class Snapshot(_message.Message):
-    """Complete current state of a NodeManager; replaces everything that it reported before."""
+    """Complete current state of a reporter; replaces everything that it reported before."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -389,6 +614,8 @@ class Snapshot(_message.Message):
     RETIRED_DP_RANKS_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     REGISTERED_FIELD_NUMBER: _builtins.int
+    HARDWARE_FAULTS_FIELD_NUMBER: _builtins.int
+    HARDWARE_SOURCES_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """Every endpoint of this pod was ready once."""
     @_builtins.property
@@ -415,6 +642,14 @@ class Snapshot(_message.Message):
     def registered(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Endpoint]:
         """Endpoints with their present engine incarnations, retired ones included."""
 
+    @_builtins.property
+    def hardware_faults(self) -> _containers.RepeatedCompositeFieldContainer[Global___HardwareFault]:
+        """Hardware faults that hold now."""
+
+    @_builtins.property
+    def hardware_sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___HardwareSource]:
+        """Sources of hardware faults: each as a whole, and each node whose source is not to be believed."""
+
     def __init__(
         self,
         *,
@@ -425,10 +660,12 @@ class Snapshot(_message.Message):
         retired_dp_ranks: _abc.Iterable[_builtins.int] | None = ...,
         ready: _builtins.bool = ...,
         registered: _abc.Iterable[_common_pb2.Endpoint] | None = ...,
+        hardware_faults: _abc.Iterable[Global___HardwareFault] | None = ...,
+        hardware_sources: _abc.Iterable[Global___HardwareSource] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deaths", b"deaths", "endpoints", b"endpoints", "faults", b"faults", "healthy", b"healthy", "ready", b"ready", "registered", b"registered", "retired_dp_ranks", b"retired_dp_ranks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deaths", b"deaths", "endpoints", b"endpoints", "faults", b"faults", "hardware_faults", b"hardware_faults", "hardware_sources", b"hardware_sources", "healthy", b"healthy", "ready", b"ready", "registered", b"registered", "retired_dp_ranks", b"retired_dp_ranks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -500,7 +737,7 @@ class Welcome(_message.Message):
     ENGINE_REQUEST_TIMEOUT_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.int
-    """Instance that the pod belongs to."""
+    """Instance that the pod belongs to; 0 for an adapter."""
     controller_epoch: _builtins.int
     """Term of this Controller. Persisted by a NodeManager before it sends its Snapshot."""
     enable_dp_scale_down_proxy: _builtins.bool
