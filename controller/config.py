@@ -55,7 +55,13 @@ class FaultToleranceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         request = self.dp_scale_down_config.request_timeout_sec
         window = self.engine_recovery_timeout_sec
-        margin = self.dp_scale_down_config.limits.apply_window
+        limits = self.dp_scale_down_config.limits
+        margin = limits.apply_window
+        check(
+            window >= limits.begin_window,
+            "engine_recovery_timeout_sec",
+            f"{window:g} s is less than the {limits.begin_window:g} s that a scale-down needs to begin",
+        )
         check(
             self.engine_timeout < request,
             "engine_request_timeout_sec",

@@ -1,0 +1,145 @@
+"""A configuration of the Controller that cannot work is refused with key path and numbers (recovery.md section 9)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from controller.config import ControllerConfig
+from controller.fault_manager.environment import Settings
+from motor_ft.wire.config import ConfigError, load
+
+
+def read(tmp_path: Path, config: object) -> ControllerConfig:
+    path = tmp_path / "controller.json"
+    path.write_text(json.dumps(config))
+    return load(path, ControllerConfig)
+
+
+def refusal(tmp_path: Path, config: object) -> str:
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path, config)
+    return str(refused.value).removeprefix(f"{tmp_path / 'controller.json'}: ")
+
+
+def test_an_empty_file_has_the_documented_defaults(tmp_path: Path) -> None:
+    config = read(tmp_path, {})
+    assert config.fault_tolerance_config.settings == Settings()
+    assert config.store.kind == "sqlite"
+
+
+def test_scale_down_needs_both_switches(tmp_path: Path) -> None:
+    for fault_tolerance, scale_down in ((True, True), (True, False), (False, True)):
+        ft = {"enable_fault_tolerance": fault_tolerance, "enable_dp_scale_down": scale_down}
+        settings = read(tmp_path, {"fault_tolerance_config": ft}).fault_tolerance_config.settings
+        assert settings.scale_down_enabled is (fault_tolerance and scale_down)
+
+
+def test_what_the_file_says_reaches_the_fault_manager(tmp_path: Path) -> None:
+    ft = {
+        "dp_scale_down_config": {"request_timeout_sec": 2, "poll_interval_sec": 0.5, "execution_deadline_sec": 20},
+        "fault_collection_timeout_sec": 30,
+        "strategy_center_check_interval": 7,
+        "engine_recovery_timeout_sec": 90,
+        "engine_poll_interval_sec": 0.7,
+        "status_unreachable_threshold": 3,
+        "heartbeat_interval_sec": 1,
+        "heartbeat_ttl_sec": 4,
+        "assemble_timeout_sec": 100,
+    }
+    settings = read(tmp_path, {"fault_tolerance_config": ft}).fault_tolerance_config.settings
+    assert settings.limits.lease == 2 * 20 + 4 * 2 + 5
+    assert settings.engine_request_timeout == pytest.approx(1.6)
+    assert (settings.fault_collection_timeout, settings.strategy_center_check_interval) == (30, 7)
+    assert (settings.engine_recovery_timeout, settings.poll_interval) == (90, 0.7)
+    assert (settings.heartbeat_interval, settings.heartbeat_ttl, settings.assemble_timeout) == (1, 4, 100)
+    assert settings.status_unreachable_threshold == 3
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        pytest.param(
+            {"dp_scale_down_config": {"execution_deadline_sec": 1790}, "engine_recovery_timeout_sec": 4000},
+            "fault_tolerance_config.dp_scale_down_config.execution_deadline_sec: the guard lease of "
+            "2 x execution_deadline_sec + 4 x request_timeout_sec + poll would be 3605 s; "
+            "a NodeManager takes at most 3600 s",
+            id="lease-over-an-hour",
+        ),
+        pytest.param(
+            {"engine_request_timeout_sec": 5},
+            "fault_tolerance_config.engine_request_timeout_sec: "
+            "5 s must be below dp_scale_down_config.request_timeout_sec = 5 s",
+            id="engine-not-faster-than-request",
+        ),
+        pytest.param(
+            {"fault_collection_timeout_sec": 101},
+            "fault_tolerance_config.fault_collection_timeout_sec: "
+            "101 s + 20 s to apply is more than engine_recovery_timeout_sec = 120 s",
+            id="collection-outlasts-the-engines",
+        ),
+        pytest.param(
+            {"dp_scale_down_config": {"execution_deadline_sec": 101}},
+            "fault_tolerance_config.dp_scale_down_config.execution_deadline_sec: "
+            "101 s + 20 s to apply is more than engine_recovery_timeout_sec = 120 s",
+            id="execution-outlasts-the-engines",
+        ),
+        pytest.param(
+            {
+                "fault_collection_timeout_sec": 5,
+                "dp_scale_down_config": {"execution_deadline_sec": 5},
+                "engine_recovery_timeout_sec": 34,
+            },
+            "fault_tolerance_config.engine_recovery_timeout_sec: 34 s is less than the 35 s that a scale-down needs "
+            "to begin",
+            id="no-scale-down-could-begin",
+        ),
+        pytest.param(
+            {"heartbeat_interval_sec": 10},
+            "fault_tolerance_config.heartbeat_ttl_sec: 10 s must be above heartbeat_interval_sec = 10 s",
+            id="every-heartbeat-late",
+        ),
+        pytest.param(
+            {"status_unreachable_threshold": 0},
+            "fault_tolerance_config.status_unreachable_threshold: expected `int` >= 1",
+            id="threshold-zero",
+        ),
+        pytest.param(
+            {"fault_collection_timeout_sec": 0},
+            "fault_tolerance_config.fault_collection_timeout_sec: expected `float` > 0.0",
+            id="zero-seconds",
+        ),
+        pytest.param(
+            {"enable_dp_scale_down_proxy": True},
+            "fault_tolerance_config.enable_dp_scale_down_proxy: unknown key",
+            id="derived-switch",
+        ),
+        pytest.param(
+            {"enable_dp_scale_down": "yes"},
+            "fault_tolerance_config.enable_dp_scale_down: expected `bool`, got `str`",
+            id="wrong-type",
+        ),
+        pytest.param(
+            {"dp_scale_down_config": {"request_timeout": 5}},
+            "fault_tolerance_config.dp_scale_down_config.request_timeout: unknown key",
+            id="unknown-inner-key",
+        ),
+    ],
+)
+def test_an_impossible_combination_names_key_and_numbers(tmp_path: Path, config: object, message: str) -> None:
+    assert refusal(tmp_path, {"fault_tolerance_config": config}) == message
+
+
+def test_a_boundary_is_possible(tmp_path: Path) -> None:
+    ft = {"fault_collection_timeout_sec": 100, "dp_scale_down_config": {"execution_deadline_sec": 100}}
+    read(tmp_path, {"fault_tolerance_config": ft})
+
+
+def test_a_coordinator_has_a_known_scheme(tmp_path: Path) -> None:
+    assert refusal(tmp_path, {"coordinators": ["http://a:1", "b:2"]}) == (
+        "coordinators[1]: 'b:2' must start with http://, https:// or grpc://"
+    )
+
+
+def test_a_store_is_of_a_known_kind(tmp_path: Path) -> None:
+    assert refusal(tmp_path, {"store": {"kind": "redis"}}).startswith("store.kind: ")
