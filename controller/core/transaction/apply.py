@@ -38,7 +38,7 @@ def apply_all(state: Transaction) -> Advance:
         dp_store_port=state.dp_store_port,
         plan_hash=plan.plan_hash,
     )
-    state = replace(state, step=Step.APPLYING, waiting=frozenset(group.address for group in groups), errors=())
+    state = replace(state, step=Step.APPLYING, waiting=frozenset(group.address for group in groups))
     return state, tuple(fx.Apply(group.address, replace(order, ranks=group.survivors)) for group in groups)
 
 
