@@ -237,10 +237,14 @@ def test_a_removed_rank_that_dies_or_speaks_again_changes_nothing() -> None:
     run.ends(Outcome.SUCCEEDED)
 
 
-def test_at_exactly_the_execution_deadline_it_is_over() -> None:
-    run = polling()
+def test_at_exactly_the_execution_deadline_after_the_last_acceptance_it_is_over() -> None:
+    run = Run(spec()).hang().to(Step.APPLYING)
+    first, second = run.take(fx.Apply)
+    run.reply(first)
+    run.now += 4
+    run.reply(second)
     run.fails(FailureCode.RECOVERY_TIMEOUT, "rank 0 is unhealthy; rank 2 is unhealthy; rank 3 is unhealthy")
-    assert run.now == START + 30
+    assert run.now == START + 4 + 30
 
 
 def test_the_last_poll_before_the_deadline_still_counts() -> None:

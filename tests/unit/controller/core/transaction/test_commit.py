@@ -87,7 +87,8 @@ def test_a_commit_that_reaches_one_of_two_is_repeated_until_the_lease_ends_and_t
             sent.append(run.now)
             run.drop(commit)
     assert sent == [START + second for second in range(1, 75)]
-    run.fails(FailureCode.COMMIT_FAILED, f"not committed by {POD_2}: {POD_2}: no answer")
+    run.fails(FailureCode.COMMIT_FAILED)
+    assert str(run.state.failure) == f"COMMIT_FAILED: not committed by {POD_2}: {POD_2}: no answer"
     assert run.now == START + 75
     assert Phase.POST_SCALE_CLEANUP not in [effect.phase for effect in run.of(fx.Persist)]
     assert ABORT_1 not in run.of(fx.Finalize)

@@ -90,6 +90,8 @@ class Watchdog:
         """Effects as they leave the machine."""
         assert state.step is not Step.DONE or not effects, "an effect after the end"
         for effect in effects:
+            if self.cancelled:
+                assert isinstance(effect, fx.Finalize | fx.Persist | fx.Publish), "something new after a Cancel"
             match effect:
                 case fx.Persist():
                     self._persist(effect)
@@ -129,7 +131,6 @@ class Watchdog:
         order, plan = effect.order, self._plan()
         assert effect.address not in self.applied, "a second Apply"
         self.applied.add(effect.address)
-        assert not self.cancelled, "Apply after a Cancel"
         assert self.withdrawn, "Apply before the withdrawal was confirmed"
         assert self.stored is Phase.SCALING_DOWN, "Apply before its intent was written"
         assert (order.removed, order.plan_hash) == (plan.removed, plan.plan_hash)

@@ -28,6 +28,9 @@ from tests.unit.controller.core.transaction.watchdog import Watchdog
 
 E = TypeVar("E")
 
+ENDLESS = 1000
+"""Events that no transaction needs; one lease of retries every second is far below."""
+
 START = 100.0
 LIMITS = Limits()
 TWO_PODS = (pod(1, [0, 1]), pod(2, [2, 3]))
@@ -116,6 +119,7 @@ class Run:
         for rank in start.original & start.candidates.keys():
             silent = start.candidates[rank] is EvidenceSource.STATUS_UNREACHABLE
             self.engines[rank].status = EngineStatus.UNKNOWN if silent else EngineStatus.DEAD
+        self.fed = 0
         self.owed: list[Owed] = []
         self.effects: list[fx.Effect] = []
         self.cells: set[tuple[Step, type[fx.Event], Step]] = set()
@@ -130,9 +134,12 @@ class Run:
 
     def feed(self, event: fx.Event) -> None:
         """One event, now."""
+        self.fed += 1
+        assert self.fed < ENDLESS, f"no end: {self.state}"
         before = self.state
         self.watchdog.event(before, event)
         self.state, effects = advance(before, event, self.now)
+        assert self.state.phase is self.watchdog.stored, "the machine believes in another phase than the stored one"
         self.cells.add((before.step, type(event), self.state.step))
         if isinstance(event, fx.Tick):
             assert self.state.wake_at is None or self.state.wake_at > self.now, "a Tick that leaves itself due spins"
@@ -169,14 +176,13 @@ class Run:
 
     def to(self, step: Step) -> "Run":
         """Answer well, in order, until the machine enters a step."""
-        for _ in range(1000):
-            if self.state.step is step:
-                return self
+        while self.state.step is not step:
+            assert self.state.step is not Step.DONE, f"{step} was not reached: {self.state.failure}"
             if self.owed:
                 self.answer(self.owed[0])
             else:
                 self.tick()
-        raise AssertionError(f"{step} was not reached, but {self.state.step}")
+        return self
 
     def finish(self) -> Transaction:
         """Answer well until the end."""
