@@ -113,8 +113,6 @@ def _judge_round(state: Transaction, now: float) -> Advance:
         return fail(state, FailureCode.ENGINE_FAILED, f"ranks {unread} are missing in the answers")
     judgements = {rank: judge_ready(state.seen[rank]) for rank in state.survivors}
     state = remove(state, frozenset(rank for rank, j in judgements.items() if j.verdict is Verdict.DEAD))
-    if not state.survivors:
-        return fail(state, FailureCode.ENGINE_FAILED, NO_SURVIVOR)
     group = worst(judgements, state.survivors)
     if group.verdict is Verdict.FAILED:
         return fail(state, FailureCode.ENGINE_FAILED, group.text)
