@@ -6,6 +6,7 @@ import os
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -109,10 +110,11 @@ class Journal:
             if self._end + len(line) > COMPACT_BYTES:
                 self._compact(line)
                 return
-            os.ftruncate(self._file, self._end)
             _write_all(self._file, line, self._end)
             os.fsync(self._file)
         except OSError as error:
+            with suppress(OSError):  # what was not acknowledged must not count after a restart
+                os.ftruncate(self._file, self._end)
             raise _unavailable(f"journal {self._path} cannot be written: {error.strerror}") from error
         self._end += len(line)
 

@@ -197,6 +197,7 @@ async def test_a_retired_rank_is_silent_everywhere(
     linked.pod.died(DeathReport(1, linked.incarnation(1), 10, "", 0.0))
     await gateway.say(0, UNHEALTHY)
     report = await conversation.report()
+    assert report.HasField("engine_fault")
     assert (report.sequence, report.engine_fault.observation.dp_rank) == (snapshot.sequence + 1, 0)
     assert [state.dp_rank for state in (await conversation.beat()).heartbeat.endpoints] == [0]
     assert [state.dp_rank for state in snapshot.snapshot.endpoints] == [0]

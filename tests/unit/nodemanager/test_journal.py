@@ -146,18 +146,27 @@ async def test_the_file_is_bounded_and_no_half_written_file_stays(journal: Journ
     assert journal.state.starts == 12
 
 
-async def test_a_disk_that_fails_leaves_the_old_state(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("call", ["pwrite", "fsync"])
+async def test_a_disk_that_fails_leaves_the_old_state_on_disk_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
+    journal = Journal(tmp_path)
+    await journal.update(started)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", full)
+        patch.setattr(os, call, full)
         with pytest.raises(FtError, match="No space left") as caught:
             await journal.update(started)
         assert caught.value.reason is Reason.STORE_UNAVAILABLE
-        assert journal.state == NodeState()
-    await journal.update(started)
     assert journal.state.starts == 1
+    crash(journal)
+    again = Journal(tmp_path)
+    assert again.state.starts == 1
+    await again.update(started)
+    assert again.state.starts == 2
+    await again.close()
 
 
 def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
