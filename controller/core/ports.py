@@ -57,7 +57,14 @@ class Store(Protocol):
     """
 
     async def lead(self, above: int = 0) -> int:
-        """Begin a term and return its epoch: larger than ``above`` and than every epoch before. May be called again."""
+        """Begin a term and return its epoch: larger than ``above`` and than every epoch before. May be called again.
+
+        Waits while another Controller leads.
+        """
+        ...
+
+    def leads(self) -> bool:
+        """No other Controller can have begun a term yet, as far as this one's clock can tell."""
         ...
 
     async def next_instance_id(self) -> int:

@@ -29,6 +29,9 @@ class MemoryStore:
         self._epoch = self._shelf.epoch = max(above, self._shelf.epoch) + 1
         return self._epoch
 
+    def leads(self) -> bool:
+        return self._epoch is not None and self._epoch == self._shelf.epoch
+
     async def next_instance_id(self) -> int:
         self._must_lead()
         self._shelf.instance_id += 1
@@ -74,5 +77,5 @@ class MemoryStore:
         return self._shelf.revision
 
     def _must_lead(self) -> None:
-        if self._epoch is None or self._epoch != self._shelf.epoch:
+        if not self.leads():
             raise FtError(Reason.NOT_LEADER, "this Controller does not lead, or another one took over")

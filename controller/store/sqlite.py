@@ -60,6 +60,10 @@ class SqliteStore:
         self._leads = True
         return epoch
 
+    def leads(self) -> bool:
+        # Nobody else can have taken over: the file is locked from open to close.
+        return self._leads
+
     async def next_instance_id(self) -> int:
         self._must_lead()
         return await self._run(lambda: self._count("instance"))
@@ -152,7 +156,6 @@ class SqliteStore:
             raise self._unavailable("it is closed")
 
     def _must_lead(self) -> None:
-        # Nobody else can have taken over: the file is locked from open to close.
         if not self._leads:
             raise FtError(Reason.NOT_LEADER, f"this Controller does not lead with the store file {self._path}")
 

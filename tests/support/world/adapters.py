@@ -160,6 +160,9 @@ class ScriptedStore:
     async def lead(self, above: int = 0) -> int:
         return await self.real.lead(above)
 
+    def leads(self) -> bool:
+        return self.real.leads()
+
     async def next_instance_id(self) -> int:
         return await self.real.next_instance_id()
 
