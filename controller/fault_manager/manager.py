@@ -195,8 +195,8 @@ class FaultManager:
             actor.confirmed(view)
 
     def may_publish(self) -> bool:
-        """An embedded store has one Controller: the process that holds its lock."""
-        return not self._closing
+        """This Controller leads, and is not about to end."""
+        return self._env.store.leads() and not self._closing
 
     # --- life of actors ---
 
