@@ -15,6 +15,7 @@ from controller.store.memory import MemoryStore, Shelf
 from controller.store.sqlite import SqliteStore
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.model.topology import Device, Endpoint, FtCapability, Registration, Role
+from tests.support.etcd import Etcd, open_store
 
 
 class Backend(Protocol):
@@ -32,7 +33,7 @@ class Backend(Protocol):
 class MemoryBackend:
     """Stores on one shelf."""
 
-    def __init__(self, _: Path) -> None:
+    def __init__(self, _directory: Path, _etcd: Etcd) -> None:
         self._shelf = Shelf()
 
     async def open(self) -> Store:
@@ -46,7 +47,7 @@ class MemoryBackend:
 class SqliteBackend:
     """Stores on one file."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, _etcd: Etcd) -> None:
         self._path = directory / "controller.db"
 
     async def open(self) -> Store:
@@ -59,7 +60,21 @@ class SqliteBackend:
         connection.close()
 
 
-BACKENDS: list[Callable[[Path], Backend]] = [MemoryBackend, SqliteBackend]
+class EtcdBackend:
+    """Stores under one prefix."""
+
+    def __init__(self, directory: Path, etcd: Etcd) -> None:
+        self._prefix = str(directory)
+        self._etcd = etcd
+
+    async def open(self) -> Store:
+        return open_store(self._etcd, self._prefix)
+
+    def damage(self, kind: Kind, instance_id: int) -> None:
+        self._etcd.put(f"{self._prefix}/record/{instance_id}/{kind}", b'{"version":1,"rec')
+
+
+BACKENDS: list[Callable[[Path, Etcd], Backend]] = [MemoryBackend, SqliteBackend, EtcdBackend]
 
 RUNTIME = RuntimeRecord(Phase.NORMAL, 7, (0, 1, 2, 3), dead_committed=(2,))
 REGISTRATION = Registration(
@@ -87,10 +102,10 @@ def identity(instance_id: int) -> IdentityRecord:
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.__name__)
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
+def backend(request: pytest.FixtureRequest, tmp_path: Path, etcd: Etcd) -> Backend:
     """Each backend in turn, empty."""
-    make: Callable[[Path], Backend] = request.param
-    return make(tmp_path)
+    make: Callable[[Path, Etcd], Backend] = request.param
+    return make(tmp_path, etcd)
 
 
 @pytest.fixture
@@ -200,14 +215,15 @@ async def test_instance_ids_are_never_used_again(backend: Backend) -> None:
 async def test_every_term_has_a_larger_epoch(backend: Backend) -> None:
     """An epoch MUST be above every earlier one and above the one asked for, over restarts."""
     first = await backend.open()
-    assert await first.lead() == 1
-    assert await first.lead() == 2
-    assert await first.lead(above=40) == 41
-    assert await first.lead(above=5) == 42
+    epochs = [0, await first.lead(), await first.lead()]
+    epochs.append(await first.lead(above=epochs[-1] + 1_000))
+    assert epochs[-1] > epochs[-2] + 1_000
+    epochs.append(await first.lead(above=5))
     await first.close()
     second = await backend.open()
-    assert await second.lead() == 43
+    epochs.append(await second.lead())
     await second.close()
+    assert epochs == sorted(set(epochs))
 
 
 async def test_a_restart_keeps_everything(backend: Backend) -> None:
@@ -275,9 +291,12 @@ async def test_only_a_leader_writes(backend: Backend) -> None:
     for write in writes:
         await refused(Reason.NOT_LEADER, write())
     assert await store.runtime(1) is None
+    assert not store.leads()
     await store.lead()
+    assert store.leads()
     await store.save_runtime(1, RUNTIME, 0)
     await store.close()
     await store.close()
+    assert not store.leads()
     for write in writes:
         await refused(Reason.NOT_LEADER, write())

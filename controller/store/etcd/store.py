@@ -1,0 +1,210 @@
+"""``controller.core.ports.Store`` in etcd: each write is one transaction on its record and on the leader's key."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from controller.core.ports import Loaded, Stored
+from controller.core.records import IdentityRecord, RuntimeRecord
+from controller.store.codec import Kind, Row, UnreadableError, decode, encode, gather
+from controller.store.etcd.client import EtcdClient
+from controller.store.etcd.election import Candidacy, elected, queue_up
+from controller.store.etcd.errors import RefusedError
+from controller.store.etcd.lease import Lease
+from controller.store.etcd.requests import after, created_at, delete_all, get, modified_at, put
+from motor_ft.etcd import rpc_pb2 as pb
+from motor_ft.model.errors import FtError, Reason
+from motor_ft.wire.log import get_logger
+from motor_ft.wire.tasks import Tasks
+
+RETRY_SEC = 1.0
+RESIGN_SEC = 1.0
+"""How long to try to hand over at the end; without that a standby waits until the lease has expired."""
+NOT_RENEWED = "its lease was not renewed in time"
+
+_log = get_logger(__name__)
+
+
+class EtcdStore:
+    """Leads once: after its leadership is lost nothing is written any more, and ``on_lost`` is told so, once.
+
+    ``now`` is a clock in seconds that goes on while this machine sleeps, ``name`` says to people who leads.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        *,
+        prefix: str,
+        lease_ttl_sec: int,
+        name: str,
+        now: Callable[[], float],
+        on_lost: Callable[[FtError], None],
+    ) -> None:
+        self._client = client
+        self._prefix = prefix.rstrip("/").encode()
+        self._lease_ttl_sec = lease_ttl_sec
+        self._name = name
+        self._now = now
+        self._on_lost = on_lost
+        self._tasks = Tasks("etcd")
+        self._lease: Lease | None = None
+        self._leadership: Candidacy | None = None
+        self._lost: FtError | None = None
+        self._epoch = 0
+
+    # --- leadership ---
+
+    def leads(self) -> bool:
+        return self._leadership is not None and self._lost is None and self._leadership.lease.holds
+
+    async def lead(self, above: int = 0) -> int:
+        """Wait until this Controller leads; a later call only raises the epoch, by an offset that is stored.
+
+        An epoch is the create revision of the leader's key plus that offset.
+        """
+        if self._leadership is None:
+            self._leadership = await self._campaign()
+        revision, floor = self._leadership.revision, max(above, self._epoch)
+        self._epoch = revision + await self._count("epoch_offset", lambda offset: max(offset, floor + 1 - revision))
+        return self._epoch
+
+    async def close(self) -> None:
+        self._leadership = None
+        await self._resign()
+        await self._client.close()
+
+    async def _campaign(self) -> Candidacy:
+        while True:
+            try:
+                return await self._stand()
+            except RefusedError:
+                raise
+            except FtError as error:
+                _log.warning("cannot stand for leadership, trying again", error=error.message)
+            await self._resign()
+            await asyncio.sleep(RETRY_SEC)
+
+    async def _stand(self) -> Candidacy:
+        """Queue up and wait; raises FtError also when the place is lost on the way."""
+        self._lease = lease = await Lease.grant(self._client, self._lease_ttl_sec, self._now)
+        keeper = self._tasks.spawn("lease", self._keep(lease))
+        prefix = self._key("leader/")
+        candidacy = await queue_up(self._client, prefix, lease, self._name)
+        election = asyncio.create_task(elected(self._client, prefix, candidacy), name="etcd/election")
+        try:
+            await asyncio.wait({keeper, election}, return_when=asyncio.FIRST_COMPLETED)
+            if not lease.holds:
+                raise FtError(Reason.STORE_UNAVAILABLE, NOT_RENEWED)
+            election.result()
+        finally:
+            election.cancel()
+            await asyncio.gather(election, return_exceptions=True)
+        return candidacy
+
+    async def _keep(self, lease: Lease) -> None:
+        await lease.keep()
+        if self._leadership is not None:
+            self._lose(NOT_RENEWED)
+
+    def _must_lead(self) -> Candidacy:
+        if self._leadership is None:
+            raise FtError(Reason.NOT_LEADER, "this Controller does not lead")
+        if not self.leads():
+            raise self._lose(NOT_RENEWED)
+        return self._leadership
+
+    def _lose(self, why: str) -> FtError:
+        if self._lost is None:
+            text = f"this Controller leads no longer, {why}; it must start again and stand by"
+            self._lost = FtError(Reason.NOT_LEADER, text)
+            self._on_lost(self._lost)
+        return self._lost
+
+    async def _resign(self) -> None:
+        """Let the next one lead at once."""
+        await self._tasks.close()
+        lease, self._lease = self._lease, None
+        if lease is None:
+            return
+        try:
+            async with asyncio.timeout(RESIGN_SEC):
+                await self._client.revoke(lease.id)
+        except (FtError, TimeoutError) as error:
+            _log.warning("lease not given back, it expires by itself", error=str(error))
+
+    # --- records ---
+
+    async def next_instance_id(self) -> int:
+        return await self._count("instance_id", lambda last: last + 1)
+
+    async def load(self) -> Loaded:
+        prefix = self._key("record/")
+        found = await self._client.range(pb.RangeRequest(key=prefix, range_end=after(prefix)))
+        return gather(_row(kv) for kv in found.kvs)
+
+    async def runtime(self, instance_id: int) -> Stored[RuntimeRecord] | None:
+        kv = await self._read(self._record(instance_id) + Kind.RUNTIME.encode())
+        if not kv.mod_revision:
+            return None
+        try:
+            return Stored(decode(kv.value, RuntimeRecord), kv.mod_revision)
+        except UnreadableError as error:
+            raise FtError(Reason.STORE_UNAVAILABLE, f"runtime record of instance {instance_id} {error}") from error
+
+    async def save_runtime(self, instance_id: int, record: RuntimeRecord, expected: int) -> int:
+        return await self._save(instance_id, Kind.RUNTIME, encode(record), expected)
+
+    async def save_identity(self, record: IdentityRecord, expected: int) -> int:
+        return await self._save(record.instance_id, Kind.IDENTITY, encode(record), expected)
+
+    async def remove(self, instance_id: int) -> None:
+        await self._write([delete_all(self._record(instance_id))])
+
+    async def _save(self, instance_id: int, kind: Kind, body: bytes, expected: int) -> int:
+        key = self._record(instance_id) + kind.encode()
+        return await self._write([put(key, body)], [modified_at(key, expected)])
+
+    async def _count(self, name: str, change: Callable[[int], int]) -> int:
+        """Change a durable number, from 0, and return it."""
+        self._must_lead()
+        key = self._key(name)
+        kv = await self._read(key)
+        try:
+            value = change(int(kv.value or b"0"))
+        except ValueError:
+            raise RefusedError(f"the value of {key.decode()} is not a number: {kv.value!r}") from None
+        await self._write([put(key, b"%d" % value)], [modified_at(key, kv.mod_revision)])
+        return value
+
+    async def _read(self, key: bytes) -> pb.KeyValue:
+        return _only(await self._client.range(pb.RangeRequest(key=key)))
+
+    async def _write(self, changes: Sequence[pb.RequestOp], on: Sequence[pb.Compare] = ()) -> int:
+        """Change and return the new revision, if this Controller leads and all of ``on`` holds."""
+        leader = self._must_lead()
+        compare = [created_at(leader.key, leader.revision), *on]
+        look = [get(key.key) for key in compare]
+        response = await self._client.txn(pb.TxnRequest(compare=compare, success=changes, failure=look))
+        if response.succeeded:
+            return response.header.revision
+        found = [_only(reply.response_range) for reply in response.responses]
+        if found[0].create_revision != leader.revision:
+            raise self._lose("another one has taken over")
+        text = f"{on[0].key.decode()} is at revision {found[1].mod_revision}, not {on[0].mod_revision}"
+        raise FtError(Reason.STORE_CONFLICT, text)
+
+    def _record(self, instance_id: int) -> bytes:
+        return self._key(f"record/{instance_id}/")
+
+    def _key(self, name: str) -> bytes:
+        return self._prefix + b"/" + name.encode()
+
+
+def _only(found: pb.RangeResponse) -> pb.KeyValue:
+    """Return the key that was read; an empty one, all of whose revisions are 0, when it does not exist."""
+    return found.kvs[0] if found.kvs else pb.KeyValue()
+
+
+def _row(kv: pb.KeyValue) -> Row:
+    _, instance_id, kind = kv.key.decode().rsplit("/", 2)
+    return Row(Kind(kind), int(instance_id), kv.mod_revision, kv.value)
