@@ -1,12 +1,14 @@
 """What the pod says on the FaultReport stream, as messages; ages are counted when a message is made."""
 
+from collections.abc import Iterable
+
 from motor_ft.model.engine import EngineStatus
 from motor_ft.model.topology import Registration
 from motor_ft.v1 import common_pb2, fault_report_pb2
 from motor_ft.v1.fault_report_pb2 import FaultReportRequest
 from motor_ft.wire.convert import duration_to_pb, endpoint_to_pb, observation_to_pb, registration_to_pb
 from motor_ft.wire.enums import ENDPOINT_STATUS, EVIDENCE_SOURCE
-from nodemanager.core.health import DeathReport, EngineReport
+from nodemanager.core.health import DeathReport, EngineReport, RankHealth
 from nodemanager.core.state import NodeState
 from nodemanager.pod import Pod, Report
 
@@ -27,8 +29,8 @@ def hello(registration: Registration, incarnation: str, state: NodeState) -> Fau
 
 
 def heartbeat(pod: Pod) -> FaultReportRequest:
-    """Every endpoint that is not retired, dead ones included."""
-    return FaultReportRequest(heartbeat=fault_report_pb2.Heartbeat(endpoints=_endpoints(pod)))
+    """Every endpoint that is not retired, dead ones included; with scale-down off the retired ones too."""
+    return FaultReportRequest(heartbeat=fault_report_pb2.Heartbeat(endpoints=_endpoints(pod.beat())))
 
 
 def report(sequence: int, item: Report, pod: Pod, state: NodeState, now: float) -> FaultReportRequest:
@@ -46,7 +48,7 @@ def _snapshot(pod: Pod, state: NodeState, now: float) -> fault_report_pb2.Snapsh
     health = pod.health()
     reports = [rank.report for rank in health if rank.report is not None]
     return fault_report_pb2.Snapshot(
-        endpoints=_endpoints(pod),
+        endpoints=_endpoints(health),
         faults=[_fault(item, now) for item in reports if item.observation.status is not EngineStatus.HEALTHY],
         healthy=[_healthy(item) for item in reports if item.observation.status is EngineStatus.HEALTHY],
         deaths=[_death(death, now) for rank in health for death in rank.deaths],
@@ -56,12 +58,12 @@ def _snapshot(pod: Pod, state: NodeState, now: float) -> fault_report_pb2.Snapsh
     )
 
 
-def _endpoints(pod: Pod) -> list[common_pb2.EndpointState]:
+def _endpoints(health: Iterable[RankHealth]) -> list[common_pb2.EndpointState]:
     return [
         common_pb2.EndpointState(
             dp_rank=known.rank, status=ENDPOINT_STATUS.to_pb(known.status), headless=known.headless
         )
-        for known in pod.health()
+        for known in health
     ]
 
 

@@ -95,6 +95,11 @@ class Pod:
         """Every rank that is not retired, dead ones included, by rank."""
         return tuple(self._known(rank) for rank in sorted(self.own - self._journal.state.retired))
 
+    def beat(self) -> tuple[RankHealth, ...]:
+        """What a heartbeat names: with scale-down off every own rank, because nothing is retired for the baseline."""
+        state = self._journal.state
+        return self.health() if state.scale_down_on else tuple(self._known(rank) for rank in sorted(self.own))
+
     def targets(self) -> tuple[Target, ...]:
         """Every engine that is polled: routable and not retired."""
         return tuple(Target(known.rank, known.incarnation) for known in self.health() if not known.headless)

@@ -21,7 +21,7 @@ def seconds(value: float) -> Duration:
 
 
 def welcome(
-    epoch: int = EPOCH, *, instance_id: int = INSTANCE, heartbeat: float = 60, ttl: float = 120
+    epoch: int = EPOCH, *, instance_id: int = INSTANCE, heartbeat: float = 60, ttl: float = 120, on: bool = True
 ) -> FaultReportResponse:
     return FaultReportResponse(
         welcome=fault_report_pb2.Welcome(
@@ -29,7 +29,7 @@ def welcome(
             controller_epoch=epoch,
             heartbeat_interval=seconds(heartbeat),
             heartbeat_ttl=seconds(ttl),
-            enable_dp_scale_down_proxy=True,
+            enable_dp_scale_down_proxy=on,
             poll_interval=seconds(0.05),
             status_unreachable_threshold=1,
             engine_request_timeout=seconds(1),

@@ -184,6 +184,17 @@ async def test_heartbeats_name_every_endpoint_that_is_not_retired(linked: Node, 
         pass
 
 
+async def test_with_scale_down_off_a_heartbeat_names_every_endpoint(
+    linked: Node, controller: ScriptedController
+) -> None:
+    """The baseline expects the complete set, whatever was retired before the switch."""
+    await linked.guard(command())
+    await linked.finalize(command(), retired=[1])
+    conversation, _ = await controller.linked(heartbeat=0.05, on=False)
+    while len((await conversation.beat()).heartbeat.endpoints) < 2:
+        pass
+
+
 async def test_a_retired_rank_is_silent_everywhere(
     linked: Node, controller: ScriptedController, gateway: ScriptedGateway
 ) -> None:
