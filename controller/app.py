@@ -1,8 +1,11 @@
 """Composition root of the Controller: the only file that builds adapters, in start and stop order."""
 
 import asyncio
+import os
+import socket
+import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -22,6 +25,10 @@ from controller.metrics import ControllerMetrics
 from controller.node_managers import GrpcNodeManagers
 from controller.rpc.controller import ControllerServicer
 from controller.rpc.fault_report import FaultReportServicer
+from controller.store.etcd.client import EtcdClient
+from controller.store.etcd.member import Login
+from controller.store.etcd.store import EtcdStore
+from controller.store.etcd.tls import channel_credentials
 from controller.store.memory import MemoryStore
 from controller.store.sqlite import SqliteStore
 from controller.strategies.dp_scale_down import DpScaleDownStrategy
@@ -105,18 +112,18 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
     """Run until ``stop`` is set. Raises FtError when it cannot start; leaves nothing behind either way."""
     registry = CollectorRegistry()
     metrics = ControllerMetrics(registry)
-    rpc_metrics = RpcMetrics(registry)
     settings = config.fault_tolerance_config.settings
     clock = SystemClock()
-    crashes: list[FtError] = []
+    serving = asyncio.Event()
+    failures: list[FtError] = []
 
-    def crashed(task: str, error: BaseException) -> None:
-        """A part has ended that must not: the others do not go on without it."""
-        crashes.append(FtError(Reason.INTERNAL, f"task {task} crashed: {error!r}; the log has more"))
+    def end(failure: FtError) -> None:
+        """This process must not go on."""
+        failures.append(failure)
         stop.set()
 
     async with AsyncExitStack() as stack:
-        store = await _open_store(config.store)
+        store = await _open_store(config.store, on_lost=end)
         stack.push_async_callback(store.close)
         nodes = GrpcNodeManagers(request_timeout_sec=settings.limits.request_timeout)
         stack.push_async_callback(nodes.close)
@@ -124,7 +131,9 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
             [_coordinator(url, settings.limits.request_timeout) for url in config.coordinators],
             set_interval_sec=config.fault_tolerance_config.coordinator_set_interval_sec,
             sent=metrics.refresh,
-            on_crash=crashed,
+            on_crash=lambda task, error: end(
+                FtError(Reason.INTERNAL, f"task {task} crashed: {error!r}; the log has more")
+            ),
         )
         stack.push_async_callback(publisher.close)
         board = Board()
@@ -150,34 +159,68 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
                 observer=metrics,
             )
         )
-        server = RpcServer(name="controller", listen=config.listen, metrics=rpc_metrics, policies=POLICIES)
-        reports = FaultReportServicer(manager, enabled=settings.enable_fault_tolerance)
-        instances = ControllerServicer(board, scale_down_disabled=not settings.scale_down_enabled)
-        server.add(
-            "motor_ft.v1.FaultReportService", fault_report_pb2_grpc.add_FaultReportServiceServicer_to_server, reports
-        )
-        server.add(
-            "motor_ft.v1.ControllerService", controller_pb2_grpc.add_ControllerServiceServicer_to_server, instances
-        )
-        http = MetricsServer(config.metrics_listen, registry)
+        server = _server(config.listen, settings, manager, board, RpcMetrics(registry))
+        http = MetricsServer(config.metrics_listen, registry, ready=lambda: serving.is_set() and store.leads())
         stack.push_async_callback(http.stop)
         metrics_port = await http.start()
-        await manager.start()
         stack.push_async_callback(manager.close)
-        publisher.start(manager, lambda: manager.epoch)
-        stack.push_async_callback(server.stop, STOP_GRACE_SEC)
-        port = await server.start()
-        log.info("controller serves", listen=config.listen, port=port, metrics_port=metrics_port, epoch=manager.epoch)
-        await stop.wait()
+        if await _done_before(stop, manager.start()):
+            publisher.start(manager, lambda: manager.epoch)
+            stack.push_async_callback(server.stop, STOP_GRACE_SEC)
+            port = await server.start()
+            serving.set()
+            epoch = manager.epoch
+            log.info("controller serves", listen=config.listen, port=port, metrics_port=metrics_port, epoch=epoch)
+            await stop.wait()
         log.info("controller stops")
-    if crashes:
-        raise crashes[0]
+        if failures:
+            await manager.close()  # nothing is done any more while streams and calls get their time to end
+    if failures:
+        raise failures[0]
 
 
-async def _open_store(config: StoreConfig) -> Store:
+async def _done_before(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
+    """Do the work unless ``stop`` is set first; True when it was done. Raises what it raises."""
+    working = asyncio.create_task(work, name="start")
+    stopped = asyncio.create_task(stop.wait(), name="stop")
+    try:
+        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+        return working.done()
+    finally:
+        working.cancel()
+        stopped.cancel()
+        await asyncio.gather(working, stopped, return_exceptions=True)
+
+
+def _server(listen: str, settings: Settings, manager: FaultManager, board: Board, rpc_metrics: RpcMetrics) -> RpcServer:
+    server = RpcServer(name="controller", listen=listen, metrics=rpc_metrics, policies=POLICIES)
+    reports = FaultReportServicer(manager, enabled=settings.enable_fault_tolerance)
+    add_reports = fault_report_pb2_grpc.add_FaultReportServiceServicer_to_server
+    server.add("motor_ft.v1.FaultReportService", add_reports, reports)
+    instances = ControllerServicer(board, scale_down_disabled=not settings.scale_down_enabled)
+    add_instances = controller_pb2_grpc.add_ControllerServiceServicer_to_server
+    server.add("motor_ft.v1.ControllerService", add_instances, instances)
+    return server
+
+
+async def _open_store(config: StoreConfig, on_lost: Callable[[FtError], None]) -> Store:
     if config.kind == "memory":
         return MemoryStore()
-    return await SqliteStore.open(Path(config.path))
+    if config.kind == "sqlite":
+        return await SqliteStore.open(Path(config.path))
+    etcd = config.etcd
+    credentials = channel_credentials(etcd.ca_file, etcd.cert_file, etcd.key_file) if etcd.tls else None
+    login = Login(etcd.user, Path(etcd.password_file)) if etcd.user else None
+    return EtcdStore(
+        EtcdClient(etcd.targets, credentials=credentials, login=login),
+        prefix=etcd.prefix,
+        lease_ttl_sec=etcd.lease_ttl_sec,
+        name=f"{socket.gethostname()} pid {os.getpid()}",
+        now=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),  # goes on while this machine sleeps, as etcd's does
+        on_lost=on_lost,
+    )
 
 
 def _coordinator(url: str, timeout_sec: float) -> Coordinator:

@@ -1,5 +1,6 @@
 """Configuration of the Controller: one file, strict keys, impossible combinations named (recovery.md section 9)."""
 
+import re
 from typing import Annotated, Literal
 
 import msgspec
@@ -108,11 +109,54 @@ class FaultToleranceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
         )
 
 
-class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where durable records go; ``memory`` forgets everything with the process and is for trials."""
+class EtcdConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An etcd cluster, and what this Controller is there; files are PEM."""
 
-    kind: Literal["sqlite", "memory"] = "sqlite"
+    endpoints: list[str] = []
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    user: str = ""
+    password_file: str = ""
+    prefix: str = "/motor-ft"
+    lease_ttl_sec: Annotated[int, Meta(ge=2, le=60)] = 10
+
+    def __post_init__(self) -> None:
+        schemes = {url.partition("://")[0] for url in self.endpoints}
+        for number, url in enumerate(self.endpoints):
+            known = re.fullmatch(r"https?://[^/]+:[0-9]+", url)
+            check(bool(known), f"endpoints[{number}]", f"{url!r} must be http://host:port or https://host:port")
+        check(len(schemes) <= 1, "endpoints", "must be all http:// or all https://")
+        files = any((self.ca_file, self.cert_file, self.key_file))
+        check(self.tls or not files, "endpoints", "must be https:// for ca_file, cert_file and key_file")
+        check(bool(self.cert_file) == bool(self.key_file), "cert_file", "needs key_file, and the other way round")
+        check(bool(self.user) == bool(self.password_file), "user", "needs password_file, and the other way round")
+        check(self.prefix.strip("/") != "", "prefix", "must name something; every Controller of the fleet has the same")
+
+    @property
+    def tls(self) -> bool:
+        """Connections are encrypted, and the members' certificates are checked."""
+        return any(url.startswith("https://") for url in self.endpoints)
+
+    @property
+    def targets(self) -> list[str]:
+        """Endpoints as ``host:port``."""
+        return [url.partition("://")[2] for url in self.endpoints]
+
+
+class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where durable records go.
+
+    ``sqlite`` is a file of one Controller; with ``etcd`` any number of Controllers stand by for the one that leads;
+    ``memory`` forgets everything with the process and is for trials.
+    """
+
+    kind: Literal["sqlite", "etcd", "memory"] = "sqlite"
     path: str = "motor-controller.db"
+    etcd: EtcdConfig = EtcdConfig()
+
+    def __post_init__(self) -> None:
+        check(self.kind != "etcd" or bool(self.etcd.endpoints), "etcd.endpoints", 'are needed with kind = "etcd"')
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
