@@ -125,14 +125,12 @@ class InstanceActor:
         self.pods = Pods(identity.pods)
         self.runtime = FtRuntime(self.instance_id, runtime, self.env.store, self.show)
         self.evidence = Evidence(ignored=frozenset(identity.baseline))
+        self.state = InstanceState.INACTIVE  # until its pods are heard
         self._hold_until = now + self.env.settings.heartbeat_ttl
         phase = runtime.record.phase
         if phase in INTERRUPTED or phase is Phase.RECONFIGURING:
-            text = (
-                f"cannot be read: {unreadable}"
-                if unreadable
-                else f"the Controller ended in phase {phase}; nothing of it is replayed"
-            )
+            ended = f"the Controller ended in phase {phase}; nothing of it is replayed"
+            text = f"cannot be read: {unreadable}" if unreadable else ended
             self.fallback_due = Failure(FailureCode.INTERRUPTED, text)
             self.runtime.show(withdrawn=True, failure=self.fallback_due)
 
@@ -332,10 +330,14 @@ class InstanceActor:
             await runtime.persist(restored(runtime.record.phase))
 
     def _watch_liveness(self, now: float) -> None:
-        complete = self.ready and serving_complete(self.pods.all, self.active, now, self.env.settings.heartbeat_ttl)
-        judging = self.evidence.collecting_since is not None or self.phase in WINDOW
-        suppressed = judging and self.env.settings.scale_down_enabled
-        self.state = instance_state(self.state, complete=complete, suppressed=suppressed)
+        complete = serving_complete(self.pods.all, self.active, now, self.env.settings.heartbeat_ttl)
+        self.state = instance_state(self.state, complete=complete, suppressed=self._judging or self.phase in WINDOW)
+
+    @property
+    def _judging(self) -> bool:
+        """Faults are collected, and something may come of it."""
+        acting = self.env.settings.scale_down_enabled and not self.automation_stopped
+        return acting and self.evidence.collecting_since is not None
 
     def _settled(self, now: float) -> bool:
         """After a restart: every pod has sent its Snapshot, or one TTL has passed."""
@@ -407,8 +409,6 @@ class InstanceActor:
             learn(self, judged(observation))
         if result.outcome is Outcome.SUCCEEDED:
             self.evidence = forget(self.evidence, result.removed, now)
-            if result.failure is None and self.runtime is not None:
-                self.runtime.clear_error()
         elif result.outcome is Outcome.FAILED:
             self._failed(strategy.name, result.failure)
 
@@ -440,7 +440,7 @@ class InstanceActor:
 
     def _watch_closely(self) -> None:
         """Have the pods read their engines ten times a second while the instance is under suspicion."""
-        suspicious = self.evidence.collecting_since is not None or self.strategy is not None
+        suspicious = self._judging or self.strategy is not None
         freeze = self.env.settings.fault_collection_timeout if suspicious else 0.0
         self.pods.direct(Directive(self.epoch(), fast_poll=suspicious, freeze_suicide_sec=freeze))
 

@@ -31,7 +31,7 @@ def learn(actor: "InstanceActor", report: EngineFault | EngineHealthy | ProcessD
     now = actor.env.clock.now()
     rank = report.rank if isinstance(report, ProcessDeath) else report.observation.rank
     if rank in actor.committed:
-        log.warning("report of a removed rank", instance_id=actor.instance_id, rank=rank, report=type(report).__name__)
+        log.debug("report of a removed rank", instance_id=actor.instance_id, rank=rank, report=type(report).__name__)
         return
     match report:
         case EngineFault():

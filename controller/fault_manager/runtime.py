@@ -86,7 +86,7 @@ class FtRuntime:
         self._set(changed)
 
     def clear_error(self) -> None:
-        """The instance serves again: an old failure is history."""
+        """What was pending has come about."""
         self._set(replace(self.volatile, last_error=""))
 
     def published(self, *, serving: bool) -> None:

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Iterator, MutableMapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from controller.core.phases import Phase
+from controller.core.status import InstanceState
 from controller.fault_manager import instance
 from tests.support.world.adapters import Trouble
 from tests.support.world.pods import TWO_PODS, U
@@ -69,8 +71,11 @@ async def test_a_step_that_crashes_is_loud_and_the_actor_goes_on_without_decidin
         assert world.observed.stopped[0] == 1
         assert world.status().last_error.endswith("an unexpected ZeroDivisionError, see the log")
         await world.lose(1)
+        pod = world.pod(1)
+        pod.state = replace(pod.state, retired=frozenset({1}))
+        await pod.tell(pod.snapshot())
         await world.pod(2).disconnect()
         await asyncio.sleep(SETTINGS.fault_collection_timeout + 2 * SETTINGS.heartbeat_ttl)
         assert world.controller.started == []
         assert world.status().last_decision == "none: automation is stopped"
-        assert not world.status().pods[1].connected, "the actor still sees what happens"
+        assert world.status().state is InstanceState.INACTIVE, "the actor still sees what happens"

@@ -180,6 +180,16 @@ async def test_pods_poll_fast_and_do_not_give_up_while_their_instance_is_under_s
         assert directives(world.pod(1)) == [suspicion, (False, 0.0)]
 
 
+async def test_pods_are_left_alone_where_nothing_is_decided() -> None:
+    async with World(*TWO_PODS, settings=replace(SETTINGS, enable_dp_scale_down=False)) as world:
+        await world.serve()
+        await world.see(1, D)
+        await world.pod(2).disconnect()
+        await asyncio.sleep(SETTINGS.fault_collection_timeout)
+        assert directives(world.pod(1)) == []
+        assert world.status().state is InstanceState.INACTIVE, "faults delay the baseline only where they are judged"
+
+
 async def test_a_software_fault_over_the_rpc_is_evidence_like_any_other() -> None:
     async with World(*TWO_PODS) as world:
         await world.serve()
