@@ -12,6 +12,9 @@ from controller.core.reports import (
     EndpointState,
     EngineFault,
     EngineHealthy,
+    HardwareCleared,
+    HardwareReport,
+    HardwareSnapshot,
     Heartbeat,
     Hello,
     ProcessDeath,
@@ -36,6 +39,7 @@ from motor_ft.wire.convert import (
     registration_from_pb,
 )
 from motor_ft.wire.enums import ENDPOINT_STATUS, ENGINE_STATUS, EVIDENCE_SOURCE, ROLE, EnumMap
+from motor_ft.wire.hardware import hardware_cleared_from_pb, hardware_fault_from_pb, source_from_pb
 
 M = TypeVar("M")
 
@@ -87,6 +91,21 @@ def report_from_pb(message: fault_report_pb2.FaultReportRequest) -> Report:
             return _snapshot(message.snapshot)
         case _:
             raise FieldError({"report": f"must be a report, not {kind or 'absent'}"})
+
+
+def hardware_report_from_pb(message: fault_report_pb2.FaultReportRequest) -> HardwareReport:
+    """Read what an adapter of hardware faults says after its Hello; its heartbeats are those of everybody."""
+    kind = message.WhichOneof("report")
+    demand(message.sequence > 0, "sequence", f"must not be {message.sequence}")
+    match kind:
+        case "hardware_fault":
+            return hardware_fault_from_pb(message.hardware_fault)
+        case "hardware_cleared":
+            return HardwareCleared(hardware_cleared_from_pb(message.hardware_cleared))
+        case "snapshot":
+            return _hardware_snapshot(message.snapshot)
+        case _:
+            raise FieldError({"report": f"must be a report of hardware, not {kind or 'absent'}"})
 
 
 def welcome_to_pb(welcome: Welcome) -> fault_report_pb2.Welcome:
@@ -192,6 +211,14 @@ def _snapshot(message: fault_report_pb2.Snapshot) -> Snapshot:
         registered=tuple(
             endpoint_from_pb(each, path) for path, each in _paths(message.registered, "snapshot.registered")
         ),
+    )
+
+
+def _hardware_snapshot(message: fault_report_pb2.Snapshot) -> HardwareSnapshot:
+    faults, sources = "snapshot.hardware_faults", "snapshot.hardware_sources"
+    return HardwareSnapshot(
+        faults=tuple(hardware_fault_from_pb(each, path) for path, each in _paths(message.hardware_faults, faults)),
+        sources=tuple(source_from_pb(each, path) for path, each in _paths(message.hardware_sources, sources)),
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from motor_ft.model.engine import EngineObservation, EvidenceSource
+from motor_ft.model.hardware import FaultKey, HardwareFault, SourceState
 from motor_ft.model.topology import Endpoint, EndpointStatus, Registration
 
 
@@ -75,6 +76,26 @@ class Snapshot:
 
 
 Report = Heartbeat | EngineFault | EngineHealthy | ProcessDeath | Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareCleared:
+    """A hardware fault has ended."""
+
+    key: FaultKey
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareSnapshot:
+    """All that an adapter knows; replaces all that it said before. What its ``sources`` with a problem do not report
+    is not known to be healthy."""
+
+    faults: tuple[HardwareFault, ...]
+    sources: tuple[SourceState, ...]
+
+
+HardwareReport = HardwareFault | HardwareCleared | HardwareSnapshot
+"""What an adapter of hardware faults says beside heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)

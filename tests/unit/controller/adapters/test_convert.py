@@ -7,14 +7,24 @@ from google.protobuf.duration_pb2 import Duration
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.convert import report_from_pb
-from controller.core.reports import EndpointState, EngineFault, EngineHealthy, ProcessDeath, Snapshot
+from controller.convert import hardware_report_from_pb, report_from_pb
+from controller.core.reports import (
+    EndpointState,
+    EngineFault,
+    EngineHealthy,
+    HardwareCleared,
+    HardwareSnapshot,
+    ProcessDeath,
+    Snapshot,
+)
 from motor_ft.model.engine import EngineObservation, EngineStatus, EvidenceSource, Problem
 from motor_ft.model.errors import FieldError
+from motor_ft.model.hardware import FaultLevel, HardwareFault, SourceState
 from motor_ft.model.topology import Endpoint, EndpointStatus
 from motor_ft.v1 import common_pb2, fault_report_pb2
 from motor_ft.v1.fault_report_pb2 import FaultReportRequest
 from motor_ft.wire.convert import duration_to_pb, endpoint_to_pb, observation_to_pb
+from motor_ft.wire.hardware import hardware_cleared_to_pb, hardware_fault_to_pb, source_to_pb
 
 HEALTHY = EngineObservation(0, EngineStatus.HEALTHY, incarnation="e-0", observation=4)
 LOST = EngineObservation(1, EngineStatus.UNKNOWN, problem=Problem.UNREACHABLE, detail="refused")
@@ -128,3 +138,41 @@ def test_whatever_arrives_is_a_report_or_a_bad_field(message: FaultReportRequest
     """Nothing that a reporter sends is a defect of ours."""
     with suppress(FieldError):
         report_from_pb(message)
+
+
+CARD = HardwareFault("node-a", "Ascend910-4", "80E18402", FaultLevel.L6, "SeparateNPU", sources=("cm-device",))
+
+
+def test_hardware_reports_arrive_whole() -> None:
+    """A fault, its end, and everything at once, the sources that do not work included."""
+    fault = FaultReportRequest(sequence=3, hardware_fault=hardware_fault_to_pb(CARD))
+    assert hardware_report_from_pb(fault) == CARD
+    cleared = FaultReportRequest(sequence=4, hardware_cleared=hardware_cleared_to_pb(CARD))
+    assert hardware_report_from_pb(cleared) == HardwareCleared(CARD.key)
+    down = SourceState("clusterd-query", "", "connection refused")
+    snapshot = fault_report_pb2.Snapshot(
+        hardware_faults=[hardware_fault_to_pb(CARD)], hardware_sources=[source_to_pb(down)]
+    )
+    message = FaultReportRequest(sequence=5, snapshot=snapshot)
+    assert hardware_report_from_pb(message) == HardwareSnapshot((CARD,), (down,))
+
+
+@pytest.mark.parametrize(
+    ("message", "path"),
+    [
+        (FaultReportRequest(sequence=1), "report"),
+        (FaultReportRequest(sequence=1, heartbeat=fault_report_pb2.Heartbeat()), "report"),
+        (FaultReportRequest(hardware_fault=hardware_fault_to_pb(CARD)), "sequence"),
+        (
+            FaultReportRequest(
+                sequence=1, snapshot=fault_report_pb2.Snapshot(hardware_faults=[fault_report_pb2.HardwareFault()])
+            ),
+            "snapshot.hardware_faults[0].key.node_name",
+        ),
+    ],
+    ids=["nothing", "heartbeat", "without a sequence", "snapshot"],
+)
+def test_a_report_that_is_none_of_hardware_is_refused_by_field(message: FaultReportRequest, path: str) -> None:
+    with pytest.raises(FieldError) as refused:
+        hardware_report_from_pb(message)
+    assert list(refused.value.violations) == [path]
