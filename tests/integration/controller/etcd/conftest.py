@@ -1,0 +1,87 @@
+"""Controllers as processes on a real etcd, which holds an instance already."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import aiohttp
+import grpc
+import pytest
+
+from controller.core import assembly
+from controller.core.phases import Phase
+from controller.core.records import RuntimeRecord
+from motor_ft.v1 import controller_pb2 as pb
+from motor_ft.v1.controller_pb2_grpc import ControllerServiceStub
+from tests.support.cluster.shape import toml
+from tests.support.etcd import Etcd, open_store
+from tests.support.ports import free_ports
+from tests.support.processes import Running, python_module
+from tests.unit.controller.core.fleet import pod
+
+INSTANCE = 7
+GENERATION = 5
+PREFIX = "/motor-ft"
+
+
+class ControllerProcess(Running):
+    """One ``motor-controller`` that has a lease of ``ttl_sec`` while it leads."""
+
+    def __init__(self, folder: Path, name: str, etcd: Etcd, ttl_sec: int) -> None:
+        self.port, self.metrics_port = free_ports(2)
+        endpoints = [f"http://{endpoint}" for endpoint in etcd.endpoints]
+        settings = {
+            "listen": f"127.0.0.1:{self.port}",
+            "metrics_listen": f"127.0.0.1:{self.metrics_port}",
+            "store": {"kind": "etcd", "etcd": {"endpoints": endpoints, "prefix": PREFIX, "lease_ttl_sec": ttl_sec}},
+            "fault_tolerance_config": {"enable_dp_scale_down": True},
+        }
+        config = folder / f"{name}.toml"
+        config.write_text(toml(settings))
+        super().__init__(python_module("controller", "--config", str(config)), name=name)
+
+    async def ready(self) -> int:
+        """Status of /readyz."""
+        url = f"http://127.0.0.1:{self.metrics_port}/readyz"
+        async with aiohttp.ClientSession() as http, http.get(url) as response:
+            return response.status
+
+    async def instances(self) -> list[pb.Instance]:
+        """What it lists."""
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{self.port}") as channel:
+            response = await ControllerServiceStub(channel).ListInstances(pb.ListInstancesRequest(), timeout=5)
+            return list(response.instances)
+
+
+Start = Callable[[str, int], Awaitable[ControllerProcess]]
+
+
+@pytest.fixture
+def etcd() -> Iterator[Etcd]:
+    with Etcd() as etcd:
+        yield etcd
+
+
+@pytest.fixture
+async def start(tmp_path: Path, etcd: Etcd) -> AsyncIterator[Start]:
+    """Start a Controller by name and lease; every one is ended with the test."""
+    await _fill(etcd)
+    async with AsyncExitStack() as stack:
+
+        async def started(name: str, ttl_sec: int) -> ControllerProcess:
+            return await stack.enter_async_context(ControllerProcess(tmp_path, name, etcd, ttl_sec))
+
+        yield started
+
+
+async def _fill(etcd: Etcd) -> None:
+    """An instance that has lost rank 2 and serves without it."""
+    store = open_store(etcd, PREFIX)
+    await store.lead()
+    identity = assembly.identity(INSTANCE, (pod(1, (0, 1)), pod(2, (2, 3))))
+    runtime = RuntimeRecord(Phase.SCALED_DOWN_RUNNING, GENERATION, (0, 1, 2, 3), dead_committed=(2,))
+    await store.save_identity(identity, 0)
+    await store.save_runtime(INSTANCE, runtime, 0)
+    await store.close()
