@@ -11,12 +11,7 @@ from dataclasses import replace
 from controller.core import assembly
 from controller.core.decision import Action, Decision, decide
 from controller.core.errors import Failure, FailureCode
-from controller.core.evidence import (
-    Evidence,
-    as_baseline,
-    forget,
-    strategy_ended,
-)
+from controller.core.evidence import Evidence, as_baseline, forget, strategy_ended
 from controller.core.liveness import PodLiveness, instance_state, serving_complete
 from controller.core.outcome import Outcome
 from controller.core.phases import INTERRUPTED, WINDOW, Phase, restored
@@ -323,10 +318,8 @@ class InstanceActor:
             await self._save(replace(identity, baseline=baseline))
 
     async def _settle_phase(self, runtime: FtRuntime) -> None:
-        """A phase that belongs to a transaction, without one, is left for where the instance goes on."""
+        """A transaction that failed, or did not outlive its Controller, leaves its phase behind."""
         if self.strategy is None and runtime.record.phase in WINDOW:
-            if self.fallback_due is None and runtime.record.phase is not Phase.POST_SCALE_CLEANUP:
-                self.fallback_due = Failure(FailureCode.INTERRUPTED, f"nothing runs in {runtime.record.phase}")
             await runtime.persist(restored(runtime.record.phase))
 
     def _watch_liveness(self, now: float) -> None:

@@ -32,13 +32,6 @@ class Pods:
         """Every pod."""
         return self._pods
 
-    def owner(self, rank: int) -> PodLiveness | None:
-        """The pod with the routable endpoint of a rank."""
-        for pod in self._pods.values():
-            if any(endpoint.rank == rank and not endpoint.headless for endpoint in pod.registration.endpoints):
-                return pod
-        return None
-
     def welcomed(self, uid: str) -> bool:
         """The pod has said Hello to this Controller."""
         return uid in self._sessions

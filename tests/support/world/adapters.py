@@ -144,8 +144,8 @@ class Trouble(Enum):
 class ScriptedStore:
     """ports.Store in front of a real one.
 
-    ``script`` names a phase, or "identity", and what happens to its next write. While it is ``down`` nothing is done,
-    and while ``reads_fail`` no record can be read back.
+    ``script`` names a phase, "identity" or "remove", and what happens to that write. While it is ``down`` nothing is
+    done, and while ``reads_fail`` no record can be read back.
     """
 
     def __init__(self, store: Store, cord: Cord) -> None:
@@ -187,7 +187,7 @@ class ScriptedStore:
 
     async def remove(self, instance_id: int) -> None:
         await self._cord.passes()
-        self._must_be_up()
+        self._must_be_up(self.script.pop("remove", None) is not Trouble.NOT_WRITTEN)
         await self.real.remove(instance_id)
 
     async def close(self) -> None:

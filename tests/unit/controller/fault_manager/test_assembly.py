@@ -278,6 +278,28 @@ async def test_an_assembly_that_everybody_has_left_is_given_up_at_its_deadline()
         await world.until(lambda: world.can_serve(2))
 
 
+async def test_nobody_joins_an_assembly_that_is_being_given_up() -> None:
+    async with World(*TWO_PODS) as world:
+        await world.pod(1).connect()
+        await world.pod(1).disconnect()
+        world.store.script["remove"] = Trouble.NOT_WRITTEN
+        await world.until(lambda: not world.store.script)
+        await world.connect()
+        await world.until(lambda: world.can_serve(2))
+        assert world.status().state is InstanceState.DELETED
+
+
+async def test_a_pod_of_an_instance_that_is_being_replaced_is_refused() -> None:
+    async with World(*TWO_PODS) as world:
+        await world.serve()
+        world.store.script["remove"] = Trouble.NOT_WRITTEN
+        for number, ranks in ((3, [0, 1]), (4, [2, 3])):
+            await world.add(registration(number, ranks)).connect()
+        await world.until(lambda: not world.store.script)
+        assert (await refusal(world.pod(1))).reason is Reason.STALE_INCARNATION
+        assert len(world.controller.board.all()) == 2
+
+
 async def test_an_assembly_with_one_pod_waits_for_the_others() -> None:
     async with World(*TWO_PODS) as world:
         await world.pod(1).connect()
