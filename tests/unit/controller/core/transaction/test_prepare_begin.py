@@ -97,6 +97,12 @@ def test_a_hole_in_the_topology_guards_nobody() -> None:
     assert run.never(fx.Guard)
 
 
+def test_a_death_before_the_topology_was_looked_at_does_not_hide_its_hole() -> None:
+    run = Run(spec(pods=(pod(1, [0, 1, 2]), pod(2, [1]))))
+    run.die(2)
+    run.fails(FailureCode.TOPOLOGY_INVALID)
+
+
 @pytest.mark.parametrize(("since", "begins"), [(START - 85, True), (START - 85.001, False)])
 def test_begin_needs_35_s_of_the_120_s_since_the_first_survivor_noticed(since: float, begins: bool) -> None:
     run = Run(replace(spec(), unhealthy_since={0: START, 2: since, 3: START, 1: 0.0}))

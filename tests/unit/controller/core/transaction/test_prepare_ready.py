@@ -202,11 +202,17 @@ def test_a_death_while_nothing_is_asked_starts_a_round_without_the_dead_rank() -
     assert run.take(fx.Query) == [fx.Query(POD_1, (0,)), fx.Query(POD_2, (3,))]
 
 
-def test_the_same_death_again_or_of_a_removed_rank_changes_nothing() -> None:
-    run = Run(spec()).to(Step.OBSERVING)
+@pytest.mark.parametrize("rank", [0, 1, 9], ids=["committed", "removed", "foreign"])
+def test_a_death_of_a_rank_that_is_no_survivor_changes_nothing_and_starts_no_round(rank: int) -> None:
+    run = Run(spec(dead_committed=[0], previous_phase=DOWN))
+    run.reading(2, HEALTHY)
+    run.to(Step.OBSERVING)
+    while run.owed:
+        run.answer(run.owed[0])
     before = run.state
-    run.feed(fx.Died(1, EXIT))
+    run.feed(fx.Died(rank, EXIT))
     assert run.state == before
+    assert run.owed == []
 
 
 def test_an_unreachable_survivor_alone_is_left_to_the_round() -> None:

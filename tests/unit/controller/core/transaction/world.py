@@ -144,6 +144,7 @@ class Run:
         if isinstance(event, fx.Tick):
             assert self.state.wake_at is None or self.state.wake_at > self.now, "a Tick that leaves itself due spins"
         self._perform(effects)
+        assert self.state.persisting is (self.watchdog.persisting is not None)
 
     def take(self, kind: type[E]) -> list[E]:
         """The effects of this kind that are still owed; the test answers them itself."""
