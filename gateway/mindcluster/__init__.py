@@ -1,0 +1,1 @@
+"""Hardware faults of MindCluster, as a reporter on the FaultReport stream."""

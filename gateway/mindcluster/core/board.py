@@ -1,0 +1,169 @@
+"""All sources together: which faults hold now, and which sources are not to be believed (mindcluster.md section 11)."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from gateway.mindcluster.core.observed import Reading, Source
+from gateway.mindcluster.core.slot import STALE_SEC, Kept, Slot, Times
+from motor_ft.model.hardware import FaultKey, FaultLevel, HardwareFault, SourceState, canonical_code
+
+QUERY_LAG_SEC = 5.0
+"""Older than this when a query was asked, a stream's fault is in the answer or is over: ClusterD's cache and tick."""
+
+_PRIORITY = {source: -rank for rank, source in enumerate(Source)}
+
+
+class Place(NamedTuple):
+    """Part of a source that has a state of its own: a node, or a job of a stream. Empty: the source as a whole."""
+
+    source: Source
+    node: str = ""
+    part: str = ""
+
+
+class _Seen(NamedTuple):
+    place: Place
+    kept: Kept
+    live: bool
+
+
+class Board:
+    """State of all ``sources``, none of which is believed before it has said that it works.
+
+    Faults with one of ``debounce_codes`` count as L6 only after ``debounce_sec`` at that level, as L1 before.
+    """
+
+    def __init__(
+        self, sources: Iterable[Source], *, debounce_codes: Iterable[str] = (), debounce_sec: float = 0.0
+    ) -> None:
+        self._broken: dict[Source, str] = dict.fromkeys(sources, "has not answered yet")
+        self._slots: dict[Place, Slot] = {}
+        self._ready_since: dict[str, float] = {}
+        self._debounce_codes = frozenset(map(canonical_code, debounce_codes))
+        self._debounce_sec = debounce_sec
+
+    def take(self, place: Place, reading: Reading, now: Times) -> None:
+        """A reading of a place has arrived."""
+        self._keep(place, self._slots.get(place, Slot()).take(reading, now))
+
+    def ready(self, node: str, since: float | None) -> None:
+        """The node is Ready since a time: what its plugin wrote before says nothing of what came after."""
+        self._ready_since.pop(node, None)
+        if since is not None:
+            self._ready_since[node] = since
+
+    def lost(self, place: Place, problem: str) -> None:
+        """The place is gone without saying how it is: kept, and not believed."""
+        if place in self._slots:
+            self._slots[place] = self._slots[place].broken(problem)
+
+    def cleared(self, place: Place) -> None:
+        """The place is gone, which for this source means healthy."""
+        self._slots.pop(place, None)
+
+    def places(self, source: Source) -> frozenset[Place]:
+        """Places of which the source has said something."""
+        return frozenset(place for place in self._slots if place.source is source)
+
+    def broken(self, source: Source, problem: str) -> None:
+        """The source does not work; ``problem`` is for people."""
+        self._broken[source] = problem
+
+    def working(self, source: Source) -> None:
+        """The source works."""
+        self._broken[source] = ""
+
+    def unconfirm(self, source: Source) -> None:
+        """Changes may have been missed."""
+        for place in self.places(source):
+            self._slots[place] = self._slots[place].broken("")
+
+    def answered(self, reading: Reading, asked_at: float, now: Times) -> None:
+        """A query of the whole cluster, asked at a monotonic time: what streams said before and it lacks is over."""
+        self.take(Place(Source.CLUSTERD_QUERY), reading, now)
+        shown = frozenset(fault.key for fault in reading.faults)
+        for place in self.places(Source.CLUSTERD_STREAM):
+            slot = self._slots[place]
+            if slot.taken_at < asked_at - QUERY_LAG_SEC:
+                self._keep(place, slot.without(shown))
+
+    def faults(self, now: Times) -> dict[FaultKey, HardwareFault]:
+        """Every fault that holds, once, whichever sources show it."""
+        seen: defaultdict[FaultKey, list[_Seen]] = defaultdict(list)
+        for place, slot in self._slots.items():
+            if slot.faults:
+                believed = not self._doubt(place, slot, now)
+                for (key, _), kept in slot.faults.items():
+                    seen[key].append(_Seen(place, kept, believed and kept.confirmed))
+        return {key: self._merge(each, now) for key, each in seen.items()}
+
+    def states(self, now: Times) -> tuple[SourceState, ...]:
+        """Each source as a whole, and every place of one that works and is not to be believed."""
+        whole = [SourceState(source, "", problem) for source, problem in self._broken.items()]
+        places = [
+            SourceState(place.source, place.node or place.part, problem)
+            for place, slot in self._slots.items()
+            if not self._broken.get(_watch(place)) and (problem := slot.problem or self._doubt(place, slot, now))
+        ]
+        return (*whole, *sorted(places, key=lambda state: (state.source, state.node)))
+
+    def _keep(self, place: Place, slot: Slot) -> None:
+        """Jobs come and go: one without faults is not remembered."""
+        if slot.faults or place.source is not Source.CLUSTERD_STREAM:
+            self._slots[place] = slot
+        else:
+            self._slots.pop(place, None)
+
+    def _doubt(self, place: Place, slot: Slot, now: Times) -> str:
+        """Why nothing of this place is confirmed now; empty when something may be."""
+        if problem := self._broken.get(_watch(place)):
+            return problem
+        writer = self._slots.get(Place(Source.CM_DEVICE, place.node), slot)
+        if place.source is Source.CM_DEVICE or (place.source is Source.CM_SWITCH and slot.faults):
+            if writer.outdated(now):
+                return f"nothing was written for {STALE_SEC:g} s"
+            ready = self._ready_since.get(place.node)
+            if ready is not None and writer.update_time is not None and writer.update_time < ready:
+                return "nothing was written since the node became Ready"
+        return ""
+
+    def _merge(self, seen: list[_Seen], now: Times) -> HardwareFault:
+        """The gravest that a believed source states; levels that had to be inferred only where none is stated."""
+        live = [each for each in seen if each.live] or seen
+        stated = [each for each in live if not each.kept.observed.level_inferred] or live
+        _, kept, is_live = max(
+            stated, key=lambda each: (self._level(each.kept, now).severity, _PRIORITY[each.place.source])
+        )
+        chosen = kept.observed
+        return HardwareFault(
+            node=chosen.node,
+            npu_name=chosen.npu_name,
+            fault_code=chosen.code,
+            level=self._level(kept, now),
+            raw_level=chosen.raw_level,
+            level_inferred=chosen.level_inferred,
+            fault_type=chosen.fault_type,
+            unit=chosen.unit,
+            port=chosen.port,
+            node_ip=chosen.node_ip or next(_addresses(live), ""),
+            sources=tuple(sorted({each.place.source for each in live})),
+            stale=not is_live,
+            detail=chosen.detail,
+            first_seen=min(each.kept.first_seen for each in seen),
+            age_sec=now.monotonic - min(each.kept.since for each in seen),
+        )
+
+    def _level(self, kept: Kept, now: Times) -> FaultLevel:
+        level = kept.observed.level
+        flaps = level is FaultLevel.L6 and canonical_code(kept.observed.code) in self._debounce_codes
+        return FaultLevel.L1 if flaps and now.monotonic - kept.level_since < self._debounce_sec else level
+
+
+def _watch(place: Place) -> Source:
+    """The source with which a place's source fails: both are in one ConfigMap."""
+    return Source.CM_DEVICE if place.source is Source.CM_SWITCH else place.source
+
+
+def _addresses(seen: Iterable[_Seen]) -> Iterator[str]:
+    return (each.kept.observed.node_ip for each in seen if each.kept.observed.node_ip)
