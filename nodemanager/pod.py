@@ -9,8 +9,8 @@ from motor_ft.model.engine import EngineObservation, EngineStatus
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.model.topology import Endpoint, EndpointStatus
 from motor_ft.wire.log import get_logger
+from motor_ft.wire.outbox import Outbox
 from nodemanager.core.health import DeathReport, EngineReport, RankHealth, checked, die, observe
-from nodemanager.core.outbox import Outbox
 from nodemanager.core.ports import Clock, Target
 from nodemanager.core.settings import Settings
 from nodemanager.journal import Journal

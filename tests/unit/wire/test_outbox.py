@@ -1,6 +1,6 @@
 """Reports are numbered when sent and kept until acknowledged."""
 
-from nodemanager.core.outbox import Outbox
+from motor_ft.wire.outbox import Outbox
 
 
 def drain(outbox: Outbox[str], now: float = 0.0) -> list[tuple[int, str]]:
