@@ -139,10 +139,14 @@ class EtcdClient:
                             return await self._authenticated(member, call, attempt_sec)
                     except grpc.aio.AioRpcError as error:
                         failure = failed(what, member.endpoint, error)
-                        last = failure.message
-                        if isinstance(failure, RefusedError) or (once and not not_taken(error)):
+                        if isinstance(failure, RefusedError):
                             raise failure from error
-                    self._leave(member)
+                        self._leave(member)
+                        if once and not not_taken(error):
+                            raise failure from error
+                        last = failure.message
+                    else:
+                        self._leave(member)
                     await asyncio.sleep(PAUSE_SEC)
         except TimeoutError as error:
             self._leave(self._member())
