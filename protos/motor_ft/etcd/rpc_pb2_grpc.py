@@ -39,16 +39,6 @@ class KVStub(object):
                 request_serializer=motor__ft_dot_etcd_dot_rpc__pb2.RangeRequest.SerializeToString,
                 response_deserializer=motor__ft_dot_etcd_dot_rpc__pb2.RangeResponse.FromString,
                 _registered_method=True)
-        self.Put = channel.unary_unary(
-                '/etcdserverpb.KV/Put',
-                request_serializer=motor__ft_dot_etcd_dot_rpc__pb2.PutRequest.SerializeToString,
-                response_deserializer=motor__ft_dot_etcd_dot_rpc__pb2.PutResponse.FromString,
-                _registered_method=True)
-        self.DeleteRange = channel.unary_unary(
-                '/etcdserverpb.KV/DeleteRange',
-                request_serializer=motor__ft_dot_etcd_dot_rpc__pb2.DeleteRangeRequest.SerializeToString,
-                response_deserializer=motor__ft_dot_etcd_dot_rpc__pb2.DeleteRangeResponse.FromString,
-                _registered_method=True)
         self.Txn = channel.unary_unary(
                 '/etcdserverpb.KV/Txn',
                 request_serializer=motor__ft_dot_etcd_dot_rpc__pb2.TxnRequest.SerializeToString,
@@ -60,18 +50,6 @@ class KVServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Range(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Put(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def DeleteRange(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -90,16 +68,6 @@ def add_KVServicer_to_server(servicer, server):
                     servicer.Range,
                     request_deserializer=motor__ft_dot_etcd_dot_rpc__pb2.RangeRequest.FromString,
                     response_serializer=motor__ft_dot_etcd_dot_rpc__pb2.RangeResponse.SerializeToString,
-            ),
-            'Put': grpc.unary_unary_rpc_method_handler(
-                    servicer.Put,
-                    request_deserializer=motor__ft_dot_etcd_dot_rpc__pb2.PutRequest.FromString,
-                    response_serializer=motor__ft_dot_etcd_dot_rpc__pb2.PutResponse.SerializeToString,
-            ),
-            'DeleteRange': grpc.unary_unary_rpc_method_handler(
-                    servicer.DeleteRange,
-                    request_deserializer=motor__ft_dot_etcd_dot_rpc__pb2.DeleteRangeRequest.FromString,
-                    response_serializer=motor__ft_dot_etcd_dot_rpc__pb2.DeleteRangeResponse.SerializeToString,
             ),
             'Txn': grpc.unary_unary_rpc_method_handler(
                     servicer.Txn,
@@ -134,60 +102,6 @@ class KV(object):
             '/etcdserverpb.KV/Range',
             motor__ft_dot_etcd_dot_rpc__pb2.RangeRequest.SerializeToString,
             motor__ft_dot_etcd_dot_rpc__pb2.RangeResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Put(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/etcdserverpb.KV/Put',
-            motor__ft_dot_etcd_dot_rpc__pb2.PutRequest.SerializeToString,
-            motor__ft_dot_etcd_dot_rpc__pb2.PutResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def DeleteRange(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/etcdserverpb.KV/DeleteRange',
-            motor__ft_dot_etcd_dot_rpc__pb2.DeleteRangeRequest.SerializeToString,
-            motor__ft_dot_etcd_dot_rpc__pb2.DeleteRangeResponse.FromString,
             options,
             channel_credentials,
             insecure,
