@@ -94,7 +94,7 @@ def _query_survivors(state: Transaction) -> Advance:
     """One round: fresh readings of every survivor."""
     if not state.survivors:
         return fail(state, FailureCode.ENGINE_FAILED, NO_SURVIVOR)
-    state = replace(state, seen={}, wake_at=None, errors=())
+    state = replace(state, seen={}, wake_at=None)
     return query(state, {p.address: p.survivors for p in state.participants if p.survivors})
 
 
@@ -204,7 +204,7 @@ def _apply_ready(state: Transaction, now: float) -> Advance:
 
 def rechecked(state: Transaction, event: fx.Observed, now: float) -> Advance:
     """An unreachable rank that answers after all, and is not dead, is no reason to remove anything."""
-    state = replace(with_readings(state, event), errors=())
+    state = with_readings(state, event)
     if state.waiting:
         return state, ()
     back = tuple(seen for rank, seen in state.seen.items() if rank in state.unreachable and not still_dead(seen))
