@@ -141,6 +141,19 @@ def test_an_answer_without_one_of_the_survivors_ends_it() -> None:
     run.fails(FailureCode.ENGINE_FAILED, "ranks [3] are missing")
 
 
+def test_a_reading_of_an_earlier_round_does_not_stand_in_for_a_missing_one() -> None:
+    run = Run(spec())
+    run.reading(2, HEALTHY)
+    run.to(Step.OBSERVING)
+    while run.owed:
+        run.answer(run.owed[0])
+    run.tick()
+    first, second = run.take(fx.Query)
+    run.reply(first)
+    run.feed(fx.Observed(second.address, (read(2, UNHEALTHY, observation=9),)))
+    run.fails(FailureCode.ENGINE_FAILED, "ranks [3] are missing")
+
+
 def test_a_reading_of_a_rank_that_nobody_asked_for_removes_nothing() -> None:
     run = Run(spec()).to(Step.OBSERVING)
     first, second = run.take(fx.Query)
