@@ -21,6 +21,7 @@ from nodemanager.core.health import checked
 from nodemanager.core.ports import Clock, Engines, Processes, Target
 from nodemanager.core.state import (
     NodeState,
+    admit,
     check_not_ended,
     finalized,
     guarded,
@@ -43,6 +44,7 @@ _NOT_SENT = {
     Reason.INVALID_REQUEST,
     Reason.STALE_EPOCH,
     Reason.STALE_GENERATION,
+    Reason.UNKNOWN_INSTANCE,
     Reason.REQUEST_ID_REUSED,
     Reason.UNKNOWN_RANK,
     Reason.UNAUTHENTICATED,
@@ -106,6 +108,7 @@ class FtService:
         received = self._clock.boot()
 
         def taken(state: NodeState) -> Guard:
+            admit(state, command)
             check_not_ended(state, command)
             return take(state.guard, command, lease_sec, plan, received)
 
@@ -163,6 +166,7 @@ class FtService:
         return tuple(sorted(state.retired))
 
     def _guard(self, command: Command, order: ApplyOrder) -> Guard:
+        admit(self._journal.state, command)
         return check_apply(self._journal.state.guard, command, order.plan_hash, self._clock.boot())
 
     async def _fence_removed(self, plan: ScaleDownPlan) -> None:

@@ -72,13 +72,19 @@ def welcomed(state: NodeState, instance_id: int, epoch: int, generation: int, *,
     return replace(state, fence=fence, instance_id=instance_id, scale_down_on=scale_down_on)
 
 
-def check_instance(state: NodeState, command: Command) -> None:
-    """Raise FtError UNKNOWN_INSTANCE for a command about an instance that this pod is not part of."""
+def admit(state: NodeState, command: Command) -> Fence:
+    """The fence after the command.
+
+    Asked when the command arrives and again with every step that it takes: a Welcome may come in between. Raises
+    FtError STALE_EPOCH or STALE_GENERATION, or UNKNOWN_INSTANCE for an instance that this pod is not part of.
+    """
+    state.fence.check(command)
     if command.instance_id != state.instance_id:
         raise FtError(
             Reason.UNKNOWN_INSTANCE,
             f"this pod belongs to instance {state.instance_id or '(none yet)'}, not {command.instance_id}",
         )
+    return _noted(state, command)
 
 
 def check_not_ended(state: NodeState, command: Command) -> None:
@@ -88,13 +94,13 @@ def check_not_ended(state: NodeState, command: Command) -> None:
 
 
 def guarded(state: NodeState, guard: Guard) -> NodeState:
-    """The lease was taken or renewed."""
-    return replace(state, guard=guard, fence=_noted(state, guard.holder))
+    """The lease was taken or renewed; raises what ``admit`` raises."""
+    return replace(state, guard=guard, fence=admit(state, guard.holder))
 
 
 def intended(state: NodeState, command: Command, order: ApplyOrder) -> NodeState:
-    """An order is about to be sent."""
-    return replace(state, applies=intend(state.applies, command, order), fence=_noted(state, command))
+    """An order is about to be sent; raises what ``admit`` raises."""
+    return replace(state, applies=intend(state.applies, command, order), fence=admit(state, command))
 
 
 def settled(state: NodeState, command: Command, outcomes: tuple[RankOutcome, ...]) -> NodeState:
@@ -107,9 +113,10 @@ def finalized(
 ) -> NodeState:
     """The transaction has ended: the guard is lifted, and on commit the ranks are retired for good.
 
-    Raises what ``check_finalize`` raises, FtError UNKNOWN_RANK for a rank of another pod, PLAN_MISMATCH for one
-    that the plan keeps, FieldError for an abort that retires; nothing is changed then.
+    Raises what ``admit`` and ``check_finalize`` raise, FtError UNKNOWN_RANK for a rank of another pod, PLAN_MISMATCH
+    for one that the plan keeps, FieldError for an abort that retires; nothing is changed then.
     """
+    fence = admit(state, command)
     guard = check_finalize(state.guard, command, commit=commit, now=now)
     ranks = frozenset(retired)
     if ranks and not commit:
@@ -123,13 +130,13 @@ def finalized(
         guard=None,
         ended=command.request_id,
         retired=state.retired | ranks,
-        fence=_noted(state, command),
+        fence=fence,
     )
 
 
 def stopped(state: NodeState, command: Command) -> NodeState:
-    """The pod was told to stop: what is started after it has to become ready anew."""
-    return replace(state, stopped=_episode(command), ready=False, fence=_noted(state, command))
+    """The pod was told to stop: what is started after it has to become ready anew. Raises what ``admit`` raises."""
+    return replace(state, stopped=_episode(command), ready=False, fence=admit(state, command))
 
 
 def was_stopped(state: NodeState, command: Command) -> bool:

@@ -9,7 +9,7 @@ from motor_ft.model.errors import FtError, Reason
 from motor_ft.wire.policy import Lease
 from nodemanager.core.guard import check_apply, check_finalize
 from nodemanager.core.ports import Clock
-from nodemanager.core.state import Answer, answered, check_instance, replay
+from nodemanager.core.state import Answer, admit, answered, replay
 from nodemanager.journal import Journal
 from nodemanager.service import FtService
 
@@ -31,8 +31,7 @@ class Ledger:
 
     def fence(self, command: Command) -> None:
         """Raise STALE_EPOCH or STALE_GENERATION, or UNKNOWN_INSTANCE for an instance that is not ours."""
-        self._journal.state.fence.check(command)
-        check_instance(self._journal.state, command)
+        admit(self._journal.state, command)
 
     async def replay(self, method: str, command: Command, payload: bytes) -> bytes | None:
         """The first answer, awaited while the first call runs; None when this call shall run."""

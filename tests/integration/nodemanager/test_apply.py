@@ -2,15 +2,18 @@
 
 import asyncio
 import socket
+from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from motor_ft.model.command import Command, ScaleDownPlan
+from motor_ft.model.engine import Instruction
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.v1 import common_pb2, node_manager_pb2
 from motor_ft.wire.convert import command_to_header
+from nodemanager.core.applies import ApplyOrder
 from tests.integration.nodemanager.gateway import ScriptedGateway
 from tests.integration.nodemanager.node import BASE_PORT, EPOCH, Node, command
 from tests.integration.nodemanager.test_guard import refuses
@@ -153,6 +156,27 @@ async def test_an_engine_that_was_replaced_is_not_told(node: Node, gateway: Scri
     assert outcomes(response) == {0: NOT_SENT}
     assert "another" in response.outcomes[0].detail
     assert gateway.applies == []
+
+
+async def test_nothing_is_sent_for_a_former_leader_whose_apply_waits_behind_the_welcome_of_the_next(
+    node: Node, gateway: ScriptedGateway
+) -> None:
+    plan = await guarded(node)
+    order = ApplyOrder(Instruction.SCALE_DOWN, (0,), plan.removed, "127.0.0.1", None, plan.plan_hash)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(node.join(epoch=EPOCH + 1))
+        applying = group.create_task(_refused(node.service.apply(OP, order)))
+        finalizing = group.create_task(_refused(node.service.finalize(OP, commit=True, retired=(1,))))
+        guarding = group.create_task(_refused(node.service.guard(OP, 60.0, plan)))
+    assert {task.result() for task in (applying, finalizing, guarding)} == {Reason.STALE_EPOCH}
+    assert gateway.applies == []
+    assert not node.state.retired
+
+
+async def _refused(command: Awaitable[object]) -> Reason:
+    with pytest.raises(FtError) as caught:
+        await command
+    return caught.value.reason
 
 
 async def test_a_gateway_that_is_gone_leaves_the_outcome_unknown_for_ever(node: Node, gateway: ScriptedGateway) -> None:

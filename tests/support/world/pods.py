@@ -35,7 +35,7 @@ from motor_ft.wire.tasks import Tasks
 from nodemanager.core.guard import BootTime, check_apply, take
 from nodemanager.core.state import (
     NodeState,
-    check_instance,
+    admit,
     check_not_ended,
     finalized,
     guarded,
@@ -299,8 +299,7 @@ class FakePod:
             raise FtError(Reason.OUTCOME_UNKNOWN, f"{self.address} does not answer")
         if (error := self.refuses.get(method)) is not None:
             raise error
-        self.state.fence.check(command)
-        check_instance(self.state, command)
+        admit(self.state, command)
 
     def guard(self, command: Command, lease_sec: float, plan: ScaleDownPlan | None) -> GuardGrant:
         check_not_ended(self.state, command)

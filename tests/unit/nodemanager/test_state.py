@@ -1,22 +1,27 @@
 """What is remembered: welcome, finalize, retirement, answers."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from motor_ft.model.command import Command, freeze_plan
+from motor_ft.model.engine import Instruction
 from motor_ft.model.errors import FtError, Reason
+from nodemanager.core.applies import ApplyOrder
 from nodemanager.core.guard import BootTime, take
 from nodemanager.core.state import (
     KEPT_ANSWERS,
     Answer,
     NodeState,
+    admit,
     answered,
-    check_instance,
     check_not_ended,
     finalized,
     guarded,
+    intended,
     replay,
+    stopped,
     welcomed,
 )
 
@@ -91,11 +96,39 @@ def test_a_controller_behind_the_highest_epoch_is_not_known() -> None:
 
 
 def test_a_command_about_another_instance_is_refused() -> None:
-    check_instance(guarded_state(), A)
+    admit(guarded_state(), A)
     for state in (NodeState(), welcomed(NodeState(), 8, 5, 1, scale_down_on=True)):
         with pytest.raises(FtError) as caught:
-            check_instance(state, A)
+            admit(state, A)
         assert caught.value.reason is Reason.UNKNOWN_INSTANCE
+
+
+STEPS: dict[str, Callable[[NodeState], NodeState]] = {
+    "guard": lambda state: guarded(state, take(state.guard, A, 10.0, PLAN, NOW)),
+    "apply": lambda state: intended(state, A, ApplyOrder(Instruction.SCALE_DOWN, (0,), PLAN.removed)),
+    "finalize": finalize,
+    "stop": lambda state: stopped(state, A),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("instance_id", "epoch", "generation", "reason"),
+    [
+        (7, 6, 3, Reason.STALE_EPOCH),
+        (7, 5, 4, Reason.STALE_GENERATION),
+        (8, 5, 1, Reason.UNKNOWN_INSTANCE),
+    ],
+)
+def test_a_welcome_that_comes_between_arrival_and_write_of_a_command_ends_it(
+    step: str, instance_id: int, epoch: int, generation: int, reason: Reason
+) -> None:
+    """A former leader is fenced from the moment its successor's epoch is durable, not from the next command on."""
+    admit(guarded_state(), A)
+    state = welcomed(guarded_state(), instance_id, epoch, generation, scale_down_on=True)
+    with pytest.raises(FtError) as caught:
+        STEPS[step](state)
+    assert caught.value.reason is reason
 
 
 def test_the_first_answer_comes_again_and_only_for_the_same_request() -> None:
