@@ -8,6 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from controller.core.phases import Phase
 from controller.core.reports import (
+    AdapterHello,
     Directive,
     EndpointState,
     EngineFault,
@@ -46,38 +47,45 @@ M = TypeVar("M")
 PHASE = EnumMap(Phase, controller_pb2.Phase)
 INSTANCE_STATE = EnumMap(InstanceState, controller_pb2.InstanceState)
 
+MAX_EPOCH = 2**62
+"""A Controller goes above the highest epoch that it hears of, and needs room to go on counting."""
+
+_REPORTERS = frozenset(
+    {fault_report_pb2.REPORTER_KIND_NODE_MANAGER, fault_report_pb2.REPORTER_KIND_MINDCLUSTER}
+)
+
 REPORTED_STATUSES = frozenset({EngineStatus.HEALTHY, EngineStatus.UNHEALTHY, EngineStatus.DEAD})
 """What ReportSoftwareFault may say of an engine (RFC section 4.4)."""
 
 
-def hello_from_pb(message: fault_report_pb2.FaultReportRequest) -> Hello:
+def hello_from_pb(message: fault_report_pb2.FaultReportRequest) -> Hello | AdapterHello:
     """Read the first message of a stream."""
     demand(message.HasField("hello"), "report", "the first message of a stream must be hello")
     hello = message.hello
-    known_kind = hello.kind == fault_report_pb2.REPORTER_KIND_NODE_MANAGER
-    demand(known_kind, "hello.kind", f"must be REPORTER_KIND_NODE_MANAGER, not {hello.kind}")
+    known_kind = hello.kind in _REPORTERS
+    demand(known_kind, "hello.kind", f"must be REPORTER_KIND_NODE_MANAGER or _MINDCLUSTER, not {hello.kind}")
     demand(bool(hello.reporter_id), "hello.reporter_id", "must be present")
     demand(bool(hello.incarnation), "hello.incarnation", "must be present")
     number = hello.incarnation_number
     demand(number > 0, "hello.incarnation_number", f"must be positive, not {number}")
     demand(hello.HasField("registration"), "hello.registration", "must be present")
     epoch = hello.highest_epoch if hello.HasField("highest_epoch") else None
+    demand(epoch is None or epoch <= MAX_EPOCH, "hello.highest_epoch", f"must be at most {MAX_EPOCH}, not {epoch}")
     previous = hello.previous_instance_id if hello.HasField("previous_instance_id") else None
     return Hello(
         reporter_id=hello.reporter_id,
         incarnation=hello.incarnation,
         incarnation_number=number,
-        highest_epoch=None if epoch is None else natural(epoch, "hello.highest_epoch"),
+        highest_epoch=epoch,
         previous_instance_id=None if previous is None else natural(previous, "hello.previous_instance_id"),
         registration=registration_from_pb(hello.registration, hello.reporter_id),
     )
 
 
 def report_from_pb(message: fault_report_pb2.FaultReportRequest) -> Report:
-    """Read any later message; only a heartbeat has no sequence."""
+    """Read what a NodeManager says after its Hello."""
     kind = message.WhichOneof("report")
-    beats = kind == "heartbeat"
-    demand(message.sequence == 0 if beats else message.sequence > 0, "sequence", f"must not be {message.sequence}")
+    _check_sequence(message)
     match kind:
         case "heartbeat":
             return Heartbeat(_endpoint_states(message.heartbeat.endpoints, "heartbeat.endpoints"))
@@ -94,10 +102,12 @@ def report_from_pb(message: fault_report_pb2.FaultReportRequest) -> Report:
 
 
 def hardware_report_from_pb(message: fault_report_pb2.FaultReportRequest) -> HardwareReport:
-    """Read what an adapter of hardware faults says after its Hello; its heartbeats are those of everybody."""
+    """Read what an adapter of hardware faults says after its Hello."""
     kind = message.WhichOneof("report")
-    demand(message.sequence > 0, "sequence", f"must not be {message.sequence}")
+    _check_sequence(message)
     match kind:
+        case "heartbeat":
+            return Heartbeat(())
         case "hardware_fault":
             return hardware_fault_from_pb(message.hardware_fault)
         case "hardware_cleared":
@@ -106,6 +116,12 @@ def hardware_report_from_pb(message: fault_report_pb2.FaultReportRequest) -> Har
             return _hardware_snapshot(message.snapshot)
         case _:
             raise FieldError({"report": f"must be a report of hardware, not {kind or 'absent'}"})
+
+
+def _check_sequence(message: fault_report_pb2.FaultReportRequest) -> None:
+    """Only a heartbeat has none."""
+    beats = message.HasField("heartbeat")
+    demand(message.sequence == 0 if beats else message.sequence > 0, "sequence", f"must not be {message.sequence}")
 
 
 def welcome_to_pb(welcome: Welcome) -> fault_report_pb2.Welcome:

@@ -48,7 +48,7 @@ def complete(pods: Iterable[Registration]) -> bool:
     """Every rank 0..dp_size-1 has one routable endpoint."""
     known = list(pods)
     ranks = sorted(rank for pod in known for rank in _routable(pod))
-    return bool(known) and ranks == list(range(known[0].dp_size))
+    return bool(known) and len(ranks) == known[0].dp_size and ranks == list(range(len(ranks)))
 
 
 def identity(instance_id: int, pods: Iterable[Registration]) -> IdentityRecord:

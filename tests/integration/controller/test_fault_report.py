@@ -278,6 +278,7 @@ async def test_hello_comes_first() -> None:
         ({"incarnation": ""}, "hello.incarnation"),
         ({"incarnation_number": 0}, "hello.incarnation_number"),
         ({"highest_epoch": -1}, "hello.highest_epoch"),
+        ({"highest_epoch": 2**63 - 1}, "hello.highest_epoch"),
         ({"previous_instance_id": -1}, "hello.previous_instance_id"),
     ],
 )

@@ -72,6 +72,11 @@ def test_an_instance_is_complete_when_every_rank_has_its_routable_endpoint() -> 
     assert complete([pod(2, [2, 3], headless=[0]), pod(1, [0, 1])])
 
 
+def test_a_size_that_no_pods_can_have_is_only_not_complete() -> None:
+    """What one reporter says must not cost the Controller its memory."""
+    assert not complete([replace(pod(1, [0, 1]), dp_size=10**15)])
+
+
 def test_an_identity_names_its_pods_in_the_order_of_their_ranks_and_is_not_ready() -> None:
     first, second = pod(2, [0, 1]), pod(1, [2, 3])
     record = identity(7, [second, first])
