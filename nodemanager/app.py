@@ -4,8 +4,6 @@ import asyncio
 import os
 import random
 import re
-import shutil
-import tempfile
 import uuid
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -151,9 +149,7 @@ async def _engines(
     """A client of the standalone gateway, or of the one hosted here, which only this user can reach."""
     gateway = config.gateway
     if not gateway.address:
-        directory = tempfile.mkdtemp(prefix="motor-ft-")
-        stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        address = f"unix:{directory}/engine.sock"
+        address = f"unix:{_private_directory(Path(config.state_dir) / 'gateway', stack)}/engine.sock"
         await _host_gateway(config, address, registry, rpc_metrics, stack)
         client = EngineClient(address)
     else:
@@ -161,6 +157,17 @@ async def _engines(
         client = EngineClient(gateway.address, token)
     stack.push_async_callback(client.close)
     return client
+
+
+def _private_directory(path: Path, stack: AsyncExitStack) -> str:
+    """Make a directory that the next start takes over, also from a process that was killed.
+
+    Returned is a way to it through a handle, open as long as ``stack``: a socket's path may have 107 bytes only.
+    """
+    path.mkdir(mode=0o700, exist_ok=True)
+    handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    stack.callback(os.close, handle)
+    return f"/proc/self/fd/{handle}"
 
 
 async def _host_gateway(

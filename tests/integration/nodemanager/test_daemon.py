@@ -257,3 +257,26 @@ async def test_the_hosted_gateway_reads_engines_and_serves_rest(tmp_path: Path, 
             assert message.engine_fault.observation.status == common_pb2.ENGINE_STATUS_DEAD
             async with http.get(f"http://127.0.0.1:{metrics}/readyz") as response:
                 assert response.status == 200
+
+
+async def test_a_killed_process_leaves_its_state_only_and_the_next_hosts_its_gateway_again(
+    tmp_path: Path, controller: ScriptedController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    async with FakeGroup(dp_size=1, dialect="vllm_v1") as group:
+        pod = Pod(
+            tmp_path,
+            controller,
+            dp_size=1,
+            engines=[{"rank": 0, "port": int(group.url(0).rpartition(":")[2])}],
+            state_dir=str(tmp_path / ("long" * 30)),
+        )
+        async with pod.running() as (killed, _):
+            await killed.kill()
+        async with pod.running() as (_, conversation):
+            snapshot = pod.snapshot
+            while not snapshot.snapshot.ready:
+                snapshot = await conversation.report()
+    assert list(temporary.iterdir()) == []
