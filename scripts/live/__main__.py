@@ -35,6 +35,7 @@ class Show:
         """Until ``stop``, or with --once until the last fault is recovered from."""
         self._console.print(f"starting {len(self._options.shape.pods)} pods, {self._options.shape.dp_size} ranks …")
         async with self._cluster as cluster, Evidence(cluster) as evidence:
+            await cluster.start_gateway()
             self.started = True
             view = View(cluster, evidence)
             if self._plain:

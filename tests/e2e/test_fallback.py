@@ -162,6 +162,7 @@ async def test_row_19_a_controller_killed_in_scaling_down_never_applies_again(st
 async def test_row_20_feature_off(start: Start, switch: str) -> None:
     """The FT routes answer 404 before they look at the body, status says DISABLED, heartbeats and serving go on."""
     async with start(Shape(pods=((0,), (1,)), fault_tolerance={**SCALED, switch: False})) as (cluster, _):
+        await cluster.start_gateway()
         async with ClientSession() as http:
             for route in ("status", "apply", "guard", "finalize"):
                 url = f"http://127.0.0.1:{cluster.pod_ports[0][1]}/node-manager/fault-tolerance/{route}"

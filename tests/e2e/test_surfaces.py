@@ -66,6 +66,7 @@ async def test_buf_curl_lists_the_services_and_reads_an_instance_by_reflection(s
 async def test_rest_status_has_exactly_the_fields_of_the_specification(start: Start) -> None:
     """RFC section 7: all instances, one instance, an unknown one, a bad id."""
     async with start(SMALL) as (cluster, _):
+        await cluster.start_gateway()
         everything: dict[str, Any] = await cluster.rest("/controller/fault_tolerance/status")
         assert [list(instance) for instance in everything["instances"]] == [RFC_FIELDS]
         one = await cluster.rest("/controller/fault_tolerance/status?instance_id=1")
@@ -80,6 +81,7 @@ async def test_rest_status_has_exactly_the_fields_of_the_specification(start: St
 async def test_a_software_fault_over_rest_is_evidence(start: Start) -> None:
     """RFC section 4.4: the report of a registered pod's rank reaches the FaultManager."""
     async with start(SMALL) as (cluster, _):
+        await cluster.start_gateway()
         body = {
             "pod_ip": "127.0.0.1",
             "node_manager_port": cluster.pod_ports[1][0],
@@ -103,6 +105,7 @@ async def test_a_software_fault_over_rest_is_evidence(start: Start) -> None:
 async def test_every_daemon_serves_metrics(start: Start) -> None:
     """Outcomes of RPCs everywhere; phases at the Controller."""
     async with start(SMALL) as (cluster, _):
+        await cluster.start_gateway()
         ports = [cluster.metrics_port, cluster.gateway_metrics_port, *(http for _, _, http in cluster.pod_ports)]
         await cluster.rest("/controller/fault_tolerance/status")
         texts = []

@@ -82,19 +82,11 @@ class Cluster:
         coordinator = await self._run("coordinator", "tests.support.coordinator", "--engine-timeout=5")
         ready = await coordinator.line(r"coordinator=(\S+) admin=(\S+)")
         self.coordinator_url, self.coordinator_admin = ready[1], ready[2]
-        await self.start_controller()
-        rest = self._write(
-            "gateway.toml",
-            {
-                "listen": f"127.0.0.1:{self.rest_port}",
-                "controller": f"127.0.0.1:{self.controller_port}",
-                "metrics_listen": f"127.0.0.1:{self.gateway_metrics_port}",
-            },
-        )
-        await self._run("gateway", "gateway", "rest", "--config", str(rest))
+        # Before the Controller, so that they end after it and refuse nobody who still connects.
         for number in self.shape.proxied_pods:
             proxy = CutProxy("127.0.0.1", self.pod_ports[number][0])
             self.proxies[number] = await self._stack.enter_async_context(proxy)
+        await self.start_controller()
         for number in range(len(self.shape.pods)):
             await self._start_pod(number)
 
@@ -112,6 +104,19 @@ class Cluster:
         )
         self.controller = await self._run("controller", "controller", "--config", str(config))
         await self.controller.line("controller serves")
+
+    async def start_gateway(self) -> None:
+        """Start the REST gateway beside the Controller; returns when it answers."""
+        rest = self._write(
+            "gateway.toml",
+            {
+                "listen": f"127.0.0.1:{self.rest_port}",
+                "controller": f"127.0.0.1:{self.controller_port}",
+                "metrics_listen": f"127.0.0.1:{self.gateway_metrics_port}",
+            },
+        )
+        gateway = await self._run("gateway", "gateway", "rest", "--config", str(rest))
+        await gateway.line("serving REST")
 
     async def kill_controller(self) -> None:
         """SIGKILL, as a crash."""
