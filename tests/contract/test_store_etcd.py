@@ -182,3 +182,10 @@ async def test_a_lease_counts_from_when_its_grant_was_sent(etcd: Etcd) -> None:
     assert held == [True, False]
     await client.revoke(lease.id)
     await client.close()
+
+
+async def test_a_closed_store_says_so(fleet: Fleet) -> None:
+    store = fleet.new()
+    await store.close()
+    with pytest.raises(FtError, match="the connection is closed"):
+        await store.load()

@@ -20,15 +20,6 @@ async def goes_on(controller: ControllerProcess) -> None:
     assert (instance.phase, list(instance.alive_dp_ranks)) == (pb.PHASE_SCALED_DOWN_RUNNING, [0, 1, 3])
 
 
-async def test_a_standby_serves_nothing_and_is_not_ready(start: Start) -> None:
-    leader = await start("leader", LONG_SEC)
-    await goes_on(leader)
-    standby = await start("standby", LONG_SEC)
-    await standby.line("standing by")
-    assert await standby.ready() == 503
-    assert not await accepts("127.0.0.1", standby.port)
-
-
 async def test_a_standby_goes_on_when_the_leader_is_killed(start: Start) -> None:
     """With everything stored, once the lease of the leader has expired."""
     leader = await start("leader", 2)
@@ -56,36 +47,25 @@ async def test_a_leader_that_was_frozen_ends_when_it_wakes_up(start: Start) -> N
     await goes_on(standby)
 
 
-async def test_a_leader_that_is_told_to_end_hands_over_at_once(start: Start) -> None:
+async def test_who_is_told_to_end_leaves_its_place_at_once(start: Start) -> None:
+    """A leader and a standby: the next one does not wait for their leases. Until then it serves nothing."""
     leader = await start("leader", LONG_SEC)
-    await goes_on(leader)
-    standby = await start("standby", LONG_SEC)
-    await standby.line("standing by")
-    assert await leader.stop() == 0
-    await goes_on(standby)
-
-
-async def test_a_standby_that_is_told_to_end_leaves_the_queue(start: Start) -> None:
-    """The one behind it does not wait for its lease."""
-    leader = await start("leader", LONG_SEC)
-    await goes_on(leader)
+    await leader.line("controller serves")
     second = await start("second", LONG_SEC)
     await second.line("standing by")
     third = await start("third", LONG_SEC)
     await third.line("standing by")
+    assert await third.ready() == 503
+    assert not await accepts("127.0.0.1", third.port)
     assert await second.stop() == 0
     assert await leader.stop() == 0
     await goes_on(third)
 
 
-async def test_a_leader_without_etcd_ends_before_its_lease_does(start: Start, etcd: Etcd) -> None:
-    """It cannot know whether another one has taken over; a new one waits for etcd, and goes on."""
+async def test_a_leader_without_etcd_ends_with_its_lease(start: Start, etcd: Etcd) -> None:
+    """It cannot know whether another one has taken over."""
     leader = await start("leader", 2)
     await goes_on(leader)
     etcd.nodes[0].kill()
     assert await leader.wait() == 1
-    assert "NOT_LEADER" in leader.output[-1]
-    standby = await start("standby", 2)
-    await standby.line("cannot stand for leadership")
-    etcd.launch(etcd.nodes[0])
-    await goes_on(standby)
+    assert "motor-controller: NOT_LEADER" in leader.output[-1]
