@@ -1,6 +1,7 @@
 """One slot per rank: what counts as U and D, since when, and what takes it back (recovery.md section 2)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -113,6 +114,16 @@ def test_a_reading_without_a_source_is_shown_and_never_judged() -> None:
     assert evidence.unhealthy | evidence.dead == set()
     assert evidence.shown() == {1: EngineStatus.DIAGNOSING}
     assert evidence.collecting_since is None
+    assert after(unhealthy(1), EngineFault(read(1, EngineStatus.DIAGNOSING), REPORTED)).unhealthy == {1}
+
+
+def test_people_see_the_last_status_and_why() -> None:
+    """What could not be read or which process ended; the exception that the engine names where there is no more."""
+    assert after(unreachable(1)).slot(1).detail == "connection refused"
+    assert after(exited(1)).slot(1).detail == "EngineCore: signal 9"
+    named = EngineFault(replace(read(1, EngineStatus.UNHEALTHY), fault_info="RuntimeError"), REPORTED)
+    assert after(named).slot(1).detail == "RuntimeError"
+    assert after(named, healthy(1)).shown() == {1: EngineStatus.HEALTHY}
 
 
 def test_an_engine_that_cannot_be_reached_is_dead_although_its_status_is_unknown() -> None:
@@ -229,6 +240,12 @@ def test_faults_before_ready_are_the_baseline_and_start_nothing() -> None:
     assert evidence.unhealthy | evidence.dead == set()
     assert evidence.collecting_since is None
     assert evidence.shown() == {1: EngineStatus.UNHEALTHY, 2: EngineStatus.DEAD}
+
+
+def test_the_baseline_is_everything_that_is_there_whenever_it_is_taken() -> None:
+    """READY is written first and taken over after the write: by then more may have been there."""
+    first = as_baseline(after(unhealthy(1)), 20.0)
+    assert as_baseline(on_fault(first, dead(2), 21.0), 22.0).ignored == {1, 2}
 
 
 def test_a_fault_of_the_baseline_that_clears_and_returns_is_new() -> None:
