@@ -126,13 +126,13 @@ class Journal:
             _write_all(file, line, 0)
             os.fsync(file)
             temporary.replace(self._path)
-            _sync_directory(self._path.parent)
         except BaseException:
             os.close(file)
             temporary.unlink(missing_ok=True)
             raise
         os.close(self._file)
         self._file, self._end = file, len(line)
+        _sync_directory(self._path.parent)  # when it fails: the old file is nowhere any more, writes go to this one
 
 
 def _write_all(file: int, data: bytes, offset: int) -> None:

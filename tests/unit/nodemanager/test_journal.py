@@ -169,6 +169,29 @@ async def test_a_disk_that_fails_leaves_the_old_state_on_disk_too(
     await again.close()
 
 
+async def test_what_is_written_after_a_compaction_that_failed_late_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new file is in its place already when the directory cannot be synced: nothing may go to the old one."""
+
+    def broken(_: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    journal = Journal(tmp_path)
+    big = Answer("Apply", "a", "hash", bytes(COMPACT_BYTES // 2))
+    await journal.update(lambda state: replace(state, answers=(big,)))
+    with monkeypatch.context() as patch:
+        patch.setattr("nodemanager.journal._sync_directory", broken)
+        with pytest.raises(FtError, match="Input/output error"):
+            await journal.update(started)
+    await journal.update(lambda state: replace(started(state), answers=()))
+    written = journal.state
+    crash(journal)
+    again = Journal(tmp_path)
+    assert again.state == written
+    await again.close()
+
+
 def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FtError, match="state_dir"):
