@@ -39,9 +39,19 @@ TABLE: dict[Step, dict[type[fx.Event], Handler]] = {
         fx.Cancel: prepare.cancelled,
     },
     Step.RECHECKING: {fx.Observed: prepare.rechecked, fx.Died: prepare.late_death, fx.Cancel: prepare.cancelled},
-    Step.FREEZING: {fx.Guarded: prepare.frozen, fx.Died: prepare.doom, fx.Cancel: prepare.cancelled},
-    Step.WITHDRAWING: {fx.Withdrawn: prepare.withdrawn, fx.Died: prepare.doom, fx.Cancel: prepare.cancelled},
-    Step.ARMING: {fx.Persisted: prepare.armed, fx.Died: prepare.doom},
+    Step.FREEZING: {
+        fx.Guarded: prepare.frozen,
+        fx.Pushed: prepare.recanted,
+        fx.Died: prepare.doom,
+        fx.Cancel: prepare.cancelled,
+    },
+    Step.WITHDRAWING: {
+        fx.Withdrawn: prepare.withdrawn,
+        fx.Pushed: prepare.recanted,
+        fx.Died: prepare.doom,
+        fx.Cancel: prepare.cancelled,
+    },
+    Step.ARMING: {fx.Persisted: prepare.armed, fx.Pushed: prepare.recanted, fx.Died: prepare.doom},
     Step.APPLYING: {fx.Applied: apply.applied, fx.Died: prepare.doom},
     Step.POLLING: {
         fx.Observed: apply.polled,

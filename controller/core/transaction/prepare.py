@@ -19,6 +19,7 @@ from controller.core.transaction.state import (
     fail,
     guard_all,
     guard_answered,
+    newer,
     persist,
     query,
     regroup,
@@ -29,7 +30,7 @@ from controller.core.transaction.state import (
 )
 from controller.core.verdict import Verdict, judge_ready, still_dead, worst
 from motor_ft.model.command import freeze_plan
-from motor_ft.model.engine import EvidenceSource
+from motor_ft.model.engine import EngineStatus, EvidenceSource
 
 NO_SURVIVOR = "no survivor is left"
 
@@ -172,6 +173,17 @@ def doom(state: Transaction, event: fx.Died, now: float) -> Advance:
     if event.rank not in state.survivors:
         return state, ()
     return replace(state, doomed=f"rank {event.rank} died ({event.source}) after the plan was frozen"), ()
+
+
+def recanted(state: Transaction, event: fx.Pushed, now: float) -> Advance:
+    """A survivor that is not UNHEALTHY any more after the freeze ends it too; what cannot be read is left to apply."""
+    seen = event.observation
+    if seen.rank not in state.survivors or seen.status is EngineStatus.UNKNOWN or newer(state, (seen,)) == state:
+        return state, ()
+    judgement = judge_ready(seen)
+    if judgement.verdict is Verdict.GO:
+        return state, ()
+    return replace(state, doomed=f"{judgement.text} after the plan was frozen"), ()
 
 
 def cancelled(state: Transaction, event: fx.Cancel, now: float) -> Advance:

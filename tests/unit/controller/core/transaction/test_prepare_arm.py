@@ -6,7 +6,8 @@ from controller.core import effects as fx
 from controller.core.errors import FailureCode
 from controller.core.phases import Phase
 from controller.core.transaction import Outcome, Step
-from motor_ft.model.engine import EngineStatus, EvidenceSource
+from motor_ft.model.engine import EngineStatus, EvidenceSource, FtState
+from tests.unit.controller.core.fleet import read
 from tests.unit.controller.core.transaction.world import POD_1, POD_2, START, Run, spec
 
 HEALTHY, UNHEALTHY, DEAD, DIAGNOSING, UNKNOWN = EngineStatus
@@ -50,6 +51,47 @@ def test_a_survivor_that_dies_after_the_freeze_ends_it_without_an_apply(source: 
 def test_a_removed_rank_that_dies_once_more_ends_nothing(step: Step) -> None:
     run = Run(spec()).to(step)
     run.die(1)
+    run.ends(Outcome.SUCCEEDED)
+
+
+@pytest.mark.parametrize("step", [Step.FREEZING, Step.WITHDRAWING, Step.ARMING])
+@pytest.mark.parametrize(
+    ("status", "ft_state"),
+    [
+        (EngineStatus.HEALTHY, FtState.NONE),
+        (EngineStatus.DIAGNOSING, FtState.NONE),
+        (EngineStatus.UNHEALTHY, FtState.RECOVERING),
+        (EngineStatus.UNHEALTHY, FtState.FAILED),
+        (EngineStatus.DEAD, FtState.NONE),
+    ],
+)
+def test_a_survivor_that_is_not_ready_any_more_after_the_freeze_means_no_apply(
+    status: EngineStatus, ft_state: FtState, step: Step
+) -> None:
+    """UNHEALTHY ranks are the only ones that may receive apply."""
+    run = Run(spec()).to(step)
+    run.reading(2, status, ft_state)
+    run.push(2)
+    assert run.at(step)
+    run.fails(FailureCode.ENGINE_FAILED, "after the plan was frozen")
+    assert run.never(fx.Apply)
+
+
+@pytest.mark.parametrize("step", [Step.FREEZING, Step.WITHDRAWING, Step.ARMING])
+@pytest.mark.parametrize(
+    ("rank", "status", "observation"),
+    [
+        (2, EngineStatus.UNHEALTHY, 99),
+        (2, EngineStatus.UNKNOWN, 99),
+        (2, EngineStatus.HEALTHY, 1),
+        (1, EngineStatus.HEALTHY, 99),
+    ],
+)
+def test_a_push_that_is_ready_unread_old_or_of_a_removed_rank_ends_nothing(
+    rank: int, status: EngineStatus, observation: int, step: Step
+) -> None:
+    run = Run(spec()).to(step)
+    run.feed(fx.Pushed(read(rank, status, observation=observation)))
     run.ends(Outcome.SUCCEEDED)
 
 

@@ -48,6 +48,11 @@ def walks() -> Iterable[Run]:
                 run.lose(run.owed[0]) if lost else run.answer(run.owed[0])
             yield run
             run.finish()
+    for step in (Step.FREEZING, Step.WITHDRAWING, Step.ARMING):
+        recanting = Run(start).to(step)
+        recanting.reading(2, EngineStatus.HEALTHY)
+        recanting.push(2)
+        yield recanting
     waiting = Run(start)
     waiting.reading(2, EngineStatus.HEALTHY)
     waiting.to(Step.OBSERVING)

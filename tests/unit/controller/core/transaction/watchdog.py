@@ -9,6 +9,7 @@ from motor_ft.model.engine import ApplyOutcome, EngineObservation, EngineStatus,
 BEFORE_ARMING = frozenset(
     {Step.BEGINNING, Step.GUARDING, Step.OBSERVING, Step.RECHECKING, Step.FREEZING, Step.WITHDRAWING}
 )
+FROZEN = frozenset({Step.FREEZING, Step.WITHDRAWING, Step.ARMING})
 UNREACHABLE = EvidenceSource.STATUS_UNREACHABLE
 
 
@@ -49,6 +50,7 @@ class Watchdog:
                 for seen in event.observations:
                     self._read(state, seen)
             case fx.Pushed():
+                self._pushed(state, event.observation)
                 self._recovery(state, event.observation)
             case fx.Withdrawn():
                 self.withdrawn = event.confirmed
@@ -78,6 +80,12 @@ class Watchdog:
             if seen.status is EngineStatus.DEAD:
                 self.sources.setdefault(seen.rank, set()).add(EvidenceSource.ENGINE_REPORTED)
         self._recovery(state, seen)
+
+    def _pushed(self, state: Transaction, seen: EngineObservation) -> None:
+        known = self.readings.get(seen.rank)
+        later = known is not None and known.incarnation == seen.incarnation and known.observation < seen.observation
+        if state.step in FROZEN and later and seen.status is not EngineStatus.UNKNOWN:
+            self.readings[seen.rank] = seen
 
     def _recovery(self, state: Transaction, seen: EngineObservation) -> None:
         healthy = seen.status is EngineStatus.HEALTHY and seen.ft_state is FtState.NONE
