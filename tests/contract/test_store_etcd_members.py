@@ -52,10 +52,10 @@ async def written(store: EtcdStore, generation: int) -> None:
     """Write as a caller does: an outcome that is not known is read back, and only then written again."""
     record = RuntimeRecord(Phase.NORMAL, generation, (0, 1))
     while True:
-        stored = await store.runtime(1)
-        if stored is not None and stored.record == record:
-            return
         try:
+            stored = await store.runtime(1)
+            if stored is not None and stored.record == record:
+                return
             await store.save_runtime(1, record, stored.revision if stored else 0)
         except FtError as error:
             if error.reason is not Reason.STORE_UNAVAILABLE:
