@@ -31,9 +31,10 @@ class PodLiveness:
         """Nothing was heard for the TTL; at exactly the TTL it is silent."""
         return self.last_heard is None or now - self.last_heard >= ttl
 
-    def serves(self, rank: int) -> bool:
-        """The routable endpoint of a rank is normal."""
-        return self.endpoints.get((rank, False)) is EndpointStatus.NORMAL
+    def serving(self) -> frozenset[int]:
+        """Ranks whose routable endpoint is normal."""
+        normal = (key for key, status in self.endpoints.items() if status is EndpointStatus.NORMAL)
+        return frozenset(rank for rank, headless in normal if not headless)
 
 
 def check_heartbeat(
@@ -65,7 +66,8 @@ def check_heartbeat(
 
 def serving_complete(pods: Mapping[str, PodLiveness], active: frozenset[int], now: float, ttl: float) -> bool:
     """Every active rank has a normal endpoint in a pod that speaks."""
-    return all(any(pod.serves(rank) and not pod.silent(now, ttl) for pod in pods.values()) for rank in active)
+    heard = (pod for pod in pods.values() if not pod.silent(now, ttl))
+    return active <= {rank for pod in heard for rank in pod.serving()}
 
 
 def instance_state(current: InstanceState, *, complete: bool, suppressed: bool) -> InstanceState:

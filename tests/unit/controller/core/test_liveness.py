@@ -34,7 +34,7 @@ def test_a_pod_is_silent_at_exactly_the_ttl_and_when_it_never_spoke() -> None:
 
 def test_a_heartbeat_replaces_what_was_known_of_the_endpoints() -> None:
     heard = PodLiveness(pod(1, [0, 1])).heard(states(0, 1), 100.0).heard(states(1), 101.0)
-    assert (heard.serves(0), heard.serves(1)) == (False, True)
+    assert heard.serving() == {1}
     assert heard.last_heard == 101.0
 
 
@@ -42,8 +42,7 @@ def test_only_a_normal_routable_endpoint_serves() -> None:
     heard = PodLiveness(pod(1, [0], headless=[1])).heard(
         (EndpointState(0, ABNORMAL), EndpointState(1, NORMAL, headless=True)), 100.0
     )
-    assert not heard.serves(0)
-    assert not heard.serves(1)
+    assert not heard.serving()
 
 
 def test_serving_is_complete_when_every_active_rank_is_normal_in_a_pod_that_speaks() -> None:
