@@ -1,0 +1,115 @@
+"""Hardware faults beside what the engines say: which ask for action, and have the engines noticed them in time?
+
+Recovery.md section 4, rows 1 to 4; RFC section 4.4. Times are monotonic seconds of this Controller.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from controller.core.hardware import HardwarePolicy, effective_level, map_fault
+from motor_ft.model.hardware import FaultKey, FaultLevel, HardwareFault
+from motor_ft.model.topology import Registration
+
+Ranks = frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """A hardware fault as one instance sees it; ``ranks`` are None when it cannot be mapped, and never empty."""
+
+    fault: HardwareFault
+    level: FaultLevel
+    ranks: Ranks | None
+
+    @property
+    def grave(self) -> bool:
+        """L4 or above: the card or the node will be taken away."""
+        return self.level.severity >= FaultLevel.L4.severity
+
+    def __str__(self) -> str:
+        fault = self.fault
+        unconfirmed = ", not confirmed now" if fault.stale else ""
+        where = f"{fault.npu_name.strip() or 'the node'} of {fault.node}"
+        mapped = "no rank to be told" if self.ranks is None else f"ranks {sorted(self.ranks)}"
+        return f"{self.level} {fault.fault_code or fault.raw_level} on {where} ({mapped}{unconfirmed})"
+
+
+def concern_of(fault: HardwareFault, pods: Iterable[Registration], policy: HardwarePolicy) -> Concern | None:
+    """Return what a fault is to the instance whose ``pods`` these are; None when it does not touch the instance."""
+    ranks = map_fault(fault, pods)
+    if ranks is not None and not ranks:
+        return None
+    return Concern(fault, effective_level(fault, policy, working=True), ranks)  # its own pods are the work
+
+
+@dataclass(frozen=True, slots=True)
+class Correlation:
+    """All faults that touch one instance, and how far its incident has come.
+
+    ``baseline`` faults were there at READY and ask for nothing until they clear and return. ``hardware_first`` is when
+    the window of the incident was opened; None without an unhandled fault, and when the engines spoke first.
+    ``noticed``: what the engines said inside the window fits the hardware.
+    """
+
+    concerns: Mapping[FaultKey, Concern] = field(default_factory=dict)
+    baseline: frozenset[FaultKey] = frozenset()
+    hardware_first: float | None = None
+    noticed: bool = False
+
+    def unhandled(self, active: Ranks) -> tuple[Concern, ...]:
+        """Faults that ask for action: L4 or above, after READY, and not only of ranks that are gone for good."""
+        return tuple(each for each in self._grave() if each.ranks is None or each.ranks & active)
+
+    def handled(self, active: Ranks) -> tuple[Concern, ...]:
+        """Faults whose ranks are all gone for good: row 1."""
+        return tuple(each for each in self._grave() if each.ranks is not None and not each.ranks & active)
+
+    def matched(self, active: Ranks, dead: Ranks) -> bool:
+        """The engines have noticed the same; where they say who is D, the ranks of the hardware are among them."""
+        return self.noticed and (not dead or self._ranks(active) <= dead)
+
+    def fits(self, active: Ranks, unhealthy: Ranks, dead: Ranks) -> bool:
+        """All U, or complete U+D whose D contains the ranks of the hardware."""
+        complete = bool(unhealthy) and unhealthy | dead == active
+        return complete and (not dead or self._ranks(active) <= dead)
+
+    def _ranks(self, active: Ranks) -> Ranks:
+        return active & frozenset().union(*(each.ranks or () for each in self._grave()))
+
+    def _grave(self) -> list[Concern]:
+        return [each for key, each in self.concerns.items() if each.grave and key not in self.baseline]
+
+
+def seen(known: Correlation, key: FaultKey, concern: Concern | None, *, new: bool) -> Correlation:
+    """A fault is there or has changed. ``new``: it was not there a moment ago, so it is no longer of the baseline."""
+    concerns = {each: kept for each, kept in known.concerns.items() if each != key}
+    if concern is not None:
+        concerns[key] = concern
+    return replace(known, concerns=concerns, baseline=known.baseline - {key} if new else known.baseline)
+
+
+def cleared(known: Correlation, key: FaultKey) -> Correlation:
+    """A fault has ended; when it returns it is new."""
+    return seen(known, key, None, new=True)
+
+
+def at_ready(known: Correlation) -> Correlation:
+    """READY: what is there already starts nothing."""
+    return replace(known, baseline=frozenset(known.concerns))
+
+
+def correlate(
+    known: Correlation, *, active: Ranks, unhealthy: Ranks, dead: Ranks, window_sec: float, now: float
+) -> Correlation:
+    """Take in that the hardware, or what the engines say, has changed; to be called at every change, with its time.
+
+    Equal times count as software first. When U and D are gone and the hardware fault is not, the engines serve on
+    broken hardware: it stands for itself from then on.
+    """
+    since, faulty = known.hardware_first, bool(unhealthy or dead)
+    if not known.unhandled(active):
+        return replace(known, hardware_first=None, noticed=False)
+    if since is None or since == now or (known.noticed and not faulty):
+        return replace(known, hardware_first=None if faulty else now, noticed=False)
+    in_time = now < since + window_sec and known.fits(active, unhealthy, dead)
+    return replace(known, noticed=known.noticed or in_time)
