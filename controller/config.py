@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from controller.core.hardware import HardwarePolicy, LinkDown, PreSeparate
 from controller.core.transaction import Limits
 from controller.fault_manager.environment import Settings
 from motor_ft.model.command import MAX_LEASE_SEC
@@ -44,6 +45,10 @@ class FaultToleranceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     dp_scale_down_config: DpScaleDownConfig = DpScaleDownConfig()
     engine_request_timeout_sec: Seconds | None = None
     fault_collection_timeout_sec: Seconds = 60.0
+    hardware_ft_correlation_window_sec: Seconds = 5.0
+    hardware_type: str = ""
+    hardware_link_down: LinkDown = LinkDown.AUTO
+    hardware_pre_separate: PreSeparate = PreSeparate.SOFT
     strategy_center_check_interval: Seconds = 10.0
     engine_recovery_timeout_sec: Seconds = 120.0
     engine_poll_interval_sec: Seconds = 1.0
@@ -98,6 +103,8 @@ class FaultToleranceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
             enable_dp_scale_down=self.enable_dp_scale_down,
             limits=self.dp_scale_down_config.limits,
             fault_collection_timeout=self.fault_collection_timeout_sec,
+            correlation_window=self.hardware_ft_correlation_window_sec,
+            hardware_policy=HardwarePolicy(self.hardware_type, self.hardware_link_down, self.hardware_pre_separate),
             engine_recovery_timeout=self.engine_recovery_timeout_sec,
             strategy_center_check_interval=self.strategy_center_check_interval,
             heartbeat_interval=self.heartbeat_interval_sec,

@@ -50,9 +50,7 @@ INSTANCE_STATE = EnumMap(InstanceState, controller_pb2.InstanceState)
 MAX_EPOCH = 2**62
 """A Controller goes above the highest epoch that it hears of, and needs room to go on counting."""
 
-_REPORTERS = frozenset(
-    {fault_report_pb2.REPORTER_KIND_NODE_MANAGER, fault_report_pb2.REPORTER_KIND_MINDCLUSTER}
-)
+_REPORTERS = frozenset({fault_report_pb2.REPORTER_KIND_NODE_MANAGER, fault_report_pb2.REPORTER_KIND_MINDCLUSTER})
 
 REPORTED_STATUSES = frozenset({EngineStatus.HEALTHY, EngineStatus.UNHEALTHY, EngineStatus.DEAD})
 """What ReportSoftwareFault may say of an engine (RFC section 4.4)."""
@@ -68,9 +66,11 @@ def hello_from_pb(message: fault_report_pb2.FaultReportRequest) -> Hello | Adapt
     demand(bool(hello.incarnation), "hello.incarnation", "must be present")
     number = hello.incarnation_number
     demand(number > 0, "hello.incarnation_number", f"must be positive, not {number}")
-    demand(hello.HasField("registration"), "hello.registration", "must be present")
-    epoch = hello.highest_epoch if hello.HasField("highest_epoch") else None
+    epoch = natural(hello.highest_epoch, "hello.highest_epoch") if hello.HasField("highest_epoch") else None
     demand(epoch is None or epoch <= MAX_EPOCH, "hello.highest_epoch", f"must be at most {MAX_EPOCH}, not {epoch}")
+    if hello.kind == fault_report_pb2.REPORTER_KIND_MINDCLUSTER:
+        return AdapterHello(hello.reporter_id, hello.incarnation, number, epoch)
+    demand(hello.HasField("registration"), "hello.registration", "must be present")
     previous = hello.previous_instance_id if hello.HasField("previous_instance_id") else None
     return Hello(
         reporter_id=hello.reporter_id,

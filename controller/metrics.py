@@ -27,6 +27,15 @@ class ControllerMetrics:
         self._transactions = Counter(
             "motor_ft_transactions", "Strategies that ended.", ["strategy", "outcome"], registry=registry
         )
+        self._adapters = Gauge("motor_ft_hardware_adapters", "Hardware adapters that are connected.", registry=registry)
+        self._problems = Gauge(
+            "motor_ft_hardware_problems",
+            "Hardware adapters that are gone, and sources of them that do not work.",
+            registry=registry,
+        )
+        self._hardware = Gauge(
+            "motor_ft_hardware_faults", "Hardware faults that hold, of any level.", registry=registry
+        )
         self._refreshes = Counter(
             "motor_ft_coordinator_refreshes",
             "Requests to Coordinators, confirmed or not.",
@@ -56,6 +65,12 @@ class ControllerMetrics:
     def automation_stopped(self, instance_id: int, stopped: bool) -> None:
         """A person has to look at the instance."""
         self._stopped.labels(instance_id).set(stopped)
+
+    def hardware(self, adapters: int, problems: int, faults: int) -> None:
+        """What is known of the hardware, and how well."""
+        self._adapters.set(adapters)
+        self._problems.set(problems)
+        self._hardware.set(faults)
 
     def decision(self, action: str) -> None:
         """A decision that changed something."""

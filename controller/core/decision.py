@@ -1,9 +1,10 @@
 """From evidence to an action: one pure function, the first row that fits (recovery.md section 4, RFC section 4.3)."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from controller.core.correlation import Concern, Correlation
 from controller.core.phases import STABLE, Phase
 
 
@@ -18,7 +19,10 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a decision may look at. ``unhealthy`` and ``dead`` are parts of ``active``; times are monotonic."""
+    """All that a decision may look at. ``unhealthy`` and ``dead`` are parts of ``active``; times are monotonic.
+
+    ``in_service``: the instance is ACTIVE, all its active ranks have endpoints that are normal.
+    """
 
     phase: Phase
     ready: bool
@@ -31,6 +35,9 @@ class Snapshot:
     dead: frozenset[int]
     collecting_since: float | None
     collection_timeout_sec: float
+    in_service: bool
+    correlation_window_sec: float
+    hardware: Correlation = field(default_factory=Correlation)
 
     @property
     def complete(self) -> bool:
@@ -53,6 +60,9 @@ class Decision:
     look_again: float | None = None
 
 
+_NAMED = 4
+"""So many faults are named in a reason."""
+
 Row = Callable[[Snapshot, float], Decision | None]
 
 
@@ -74,15 +84,49 @@ def _blocked(snapshot: Snapshot, now: float) -> Decision | None:
 
 
 def _no_evidence(snapshot: Snapshot, now: float) -> Decision | None:
-    if snapshot.unhealthy or snapshot.dead:
+    """Row 10; faults of row 1 are named, and start nothing."""
+    if snapshot.unhealthy or snapshot.dead or snapshot.hardware.unhandled(snapshot.active):
         return None
-    return Decision(Action.NONE, "no active rank is UNHEALTHY or DEAD", "10")
+    handled = snapshot.hardware.handled(snapshot.active)
+    gone = f"; only of removed ranks, so handled: {_named(handled)}" if handled else ""
+    return Decision(Action.NONE, f"no active rank is UNHEALTHY or DEAD{gone}", "10")
 
 
 def _feature_off(snapshot: Snapshot, now: float) -> Decision | None:
     if snapshot.scale_down_enabled:
         return None
     return Decision(Action.NONE, "DP scale-down is switched off", "off")
+
+
+def _no_correlation(snapshot: Snapshot, now: float) -> Decision | None:
+    """The original strategy at once, which for L4 and above is the rebuilding of the instance."""
+    faults = snapshot.hardware.unhandled(snapshot.active)
+    unmappable = [each for each in faults if each.ranks is None]
+    if unmappable:
+        why = f"hardware faults that no rank can be told for: {_named(unmappable)}"
+    elif faults and not snapshot.in_service:
+        why = f"hardware faults of an instance that is not ACTIVE: {_named(faults)}"
+    else:
+        return None
+    return Decision(Action.INSTANCE_RECONFIGURATION, why, "2")
+
+
+def _hardware_first(snapshot: Snapshot, now: float) -> Decision | None:
+    since = snapshot.hardware.hardware_first
+    if since is None or snapshot.hardware.matched(snapshot.active, snapshot.dead):
+        return None
+    faults = _named(snapshot.hardware.unhandled(snapshot.active))
+    window, deadline = snapshot.correlation_window_sec, since + snapshot.correlation_window_sec
+    if now >= deadline:
+        why = f"no engine evidence matched the hardware within {window:g} s: {faults}"
+        return Decision(Action.INSTANCE_RECONFIGURATION, why, "4")
+    return Decision(Action.WAIT, f"up to {window:g} s for engines to notice the hardware: {faults}", "3", deadline)
+
+
+def _named(faults: Sequence[Concern]) -> str:
+    """The first ones; a switch that fails has hundreds."""
+    more = f" and {len(faults) - _NAMED} more" if len(faults) > _NAMED else ""
+    return ", ".join(map(str, faults[:_NAMED])) + more
 
 
 def _all_unhealthy(snapshot: Snapshot, now: float) -> Decision | None:
@@ -121,10 +165,12 @@ ROWS: tuple[Row, ...] = (
     _blocked,
     _no_evidence,
     _feature_off,
+    _no_correlation,
+    _hardware_first,
     _all_unhealthy,
     _unhealthy_and_dead,
     _all_dead,
     _incomplete,
 )
-"""Rows of recovery.md section 4 in their order, the last fits everything; rows 0 to 4 (special strategies and hardware)
-stand before row 5."""
+"""Rows of recovery.md section 4 in their order, the last fits everything. Row 10 comes early because most instances are
+well; row 1 is what ``Correlation.unhandled`` leaves out."""

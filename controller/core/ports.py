@@ -9,7 +9,15 @@ from controller.core.gate import GateResult
 from controller.core.outcome import Outcome
 from controller.core.phases import Phase
 from controller.core.records import IdentityRecord, RuntimeRecord
-from controller.core.reports import Directive, Hello, Report, SoftwareFault, Welcome
+from controller.core.reports import (
+    AdapterHello,
+    Directive,
+    HardwareReport,
+    Hello,
+    Report,
+    SoftwareFault,
+    Welcome,
+)
 from controller.core.serving import ServingEvent, ServingInstance
 from controller.core.status import InstanceStatus
 from motor_ft.model.command import Command, ScaleDownPlan
@@ -273,7 +281,10 @@ class ServingPublisher(Protocol):
         ...
 
 
-class Attachment(Protocol):
+ReportT = TypeVar("ReportT", contravariant=True)
+
+
+class Attachment(Protocol[ReportT]):
     """One open FaultReport stream as the FaultManager sees it."""
 
     @property
@@ -281,7 +292,7 @@ class Attachment(Protocol):
         """What to answer to Hello."""
         ...
 
-    async def deliver(self, sequence: int, report: Report) -> None:
+    async def deliver(self, sequence: int, report: ReportT) -> None:
         """Return when the FaultManager has it (a duplicate too); raises FtError when it is refused."""
         ...
 
@@ -293,8 +304,12 @@ class Attachment(Protocol):
 class Reports(Protocol):
     """Entry of everything that reporters say."""
 
-    async def attach(self, hello: Hello, send: Callable[[Directive | Welcome], None]) -> Attachment:
-        """Admit a reporter; ``send`` puts a message on its stream and never blocks. Raises FtError to refuse."""
+    async def attach(self, hello: Hello, send: Callable[[Directive | Welcome], None]) -> Attachment[Report]:
+        """Admit a NodeManager; ``send`` puts a message on its stream and never blocks. Raises FtError to refuse."""
+        ...
+
+    async def attach_adapter(self, hello: AdapterHello) -> Attachment[HardwareReport]:
+        """Admit an adapter of hardware faults; raises FtError to refuse."""
         ...
 
     async def report_software_fault(self, fault: SoftwareFault) -> None:

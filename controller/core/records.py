@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from controller.core.phases import Phase
+from motor_ft.model.hardware import FaultKey
 from motor_ft.model.topology import Registration, Role
 
 RECONFIGURATION = "instance_reconfiguration"
@@ -29,7 +30,10 @@ class RuntimeRecord:
 
 @dataclass(frozen=True, slots=True)
 class IdentityRecord:
-    """Who the instance is: fixed at assembly; ``ready`` and ``baseline`` (ranks with faults by then) come at READY."""
+    """Who the instance is: fixed at assembly; ``ready`` and the baselines come at READY.
+
+    ``baseline`` are ranks that had faults by then, ``hardware_baseline`` hardware faults that were there.
+    """
 
     instance_id: int
     job_name: str
@@ -41,3 +45,4 @@ class IdentityRecord:
     pods: tuple[Registration, ...]
     ready: bool = False
     baseline: tuple[int, ...] = ()
+    hardware_baseline: tuple[FaultKey, ...] = ()

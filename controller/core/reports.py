@@ -20,6 +20,16 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterHello:
+    """First message of a stream of hardware faults; belongs to no instance."""
+
+    reporter_id: str
+    incarnation: str
+    incarnation_number: int
+    highest_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointState:
     """State of one endpoint in a heartbeat or snapshot."""
 
@@ -94,8 +104,8 @@ class HardwareSnapshot:
     sources: tuple[SourceState, ...]
 
 
-HardwareReport = HardwareFault | HardwareCleared | HardwareSnapshot
-"""What an adapter of hardware faults says beside heartbeats."""
+HardwareReport = Heartbeat | HardwareFault | HardwareCleared | HardwareSnapshot
+"""What an adapter of hardware faults says; its heartbeats name no endpoints."""
 
 
 @dataclass(frozen=True, slots=True)

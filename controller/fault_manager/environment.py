@@ -4,9 +4,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from controller.core.hardware import HardwarePolicy
 from controller.core.phases import Phase
 from controller.core.ports import Clock, Runtime, ServingPublisher, Store, Strategy
+from controller.core.reports import Welcome
 from controller.core.transaction import Limits, Spec
+from controller.fault_manager import hardware
 from controller.fault_manager.board import Board
 
 
@@ -26,11 +29,27 @@ class Settings:
     poll_interval: float = 1.0
     engine_request_timeout: float = 4.0
     status_unreachable_threshold: int = 1
+    correlation_window: float = 5.0
+    hardware_policy: HardwarePolicy = field(default_factory=HardwarePolicy)
 
     @property
     def scale_down_enabled(self) -> bool:
         """``enable_dp_scale_down_proxy`` of RFC section 6."""
         return self.enable_fault_tolerance and self.enable_dp_scale_down
+
+    def welcome(self, epoch: int, instance_id: int = 0, generation: int = 0) -> Welcome:
+        """Answer to Hello; of an adapter, which belongs to no instance, unless one is named."""
+        return Welcome(
+            instance_id=instance_id,
+            controller_epoch=epoch,
+            generation=generation,
+            heartbeat_interval_sec=self.heartbeat_interval,
+            heartbeat_ttl_sec=self.heartbeat_ttl,
+            enable_dp_scale_down_proxy=self.scale_down_enabled,
+            poll_interval_sec=self.poll_interval,
+            status_unreachable_threshold=self.status_unreachable_threshold,
+            engine_request_timeout_sec=self.engine_request_timeout,
+        )
 
 
 class Strategies(Protocol):
@@ -53,7 +72,7 @@ class Strategies(Protocol):
         ...
 
 
-class Observer(Protocol):
+class Observer(hardware.Observer, Protocol):
     """Metrics of the FaultManager."""
 
     def phase(self, instance_id: int, phase: Phase) -> None:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from controller.core.decision import Snapshot
 from controller.core.evidence import survivor_seen_unhealthy
+from controller.core.status import InstanceState
 from controller.core.transaction import Spec
 from controller.fault_manager.runtime import FtRuntime
 
@@ -26,6 +27,9 @@ def snapshot_of(actor: "InstanceActor") -> Snapshot:
         dead=actor.evidence.dead & actor.active,
         collecting_since=actor.evidence.collecting_since,
         collection_timeout_sec=settings.fault_collection_timeout,
+        in_service=actor.state is InstanceState.ACTIVE,
+        correlation_window_sec=settings.correlation_window,
+        hardware=actor.hardware.correlation,
     )
 
 

@@ -20,7 +20,9 @@ from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.core.reports import Directive, Hello, Report, Welcome
 from controller.core.serving import ServingInstance, project
 from controller.core.status import InstanceState
+from controller.fault_manager.concerns import Concerns
 from controller.fault_manager.environment import Environment
+from controller.fault_manager.hardware import HardwareDesk
 from controller.fault_manager.inputs import snapshot_of, spec_of
 from controller.fault_manager.intake import judged, learn, take
 from controller.fault_manager.pods import Pods, Send, Session
@@ -44,6 +46,7 @@ class InstanceActor:
         env: Environment,
         epoch: Callable[[], int],
         *,
+        desk: HardwareDesk,
         on_ready: Callable[["InstanceActor"], None],
         on_gone: Callable[["InstanceActor"], None],
     ) -> None:
@@ -56,6 +59,7 @@ class InstanceActor:
         self.identity: IdentityRecord | None = None
         self.runtime: FtRuntime | None = None
         self.evidence = Evidence()
+        self.hardware = Concerns(desk, env.settings, self._hardware_changed)
         self.state = InstanceState.INITIAL
         self.decision: Decision | None = None
         self.strategy: Strategy | None = None
@@ -120,6 +124,8 @@ class InstanceActor:
         self.pods = Pods(identity.pods)
         self.runtime = FtRuntime(self.instance_id, runtime, self.env.store, self.show)
         self.evidence = Evidence(ignored=frozenset(identity.baseline))
+        self.hardware.restore(identity.hardware_baseline)
+        self.hardware.follow(self.registrations)
         self.state = InstanceState.INACTIVE  # until its pods are heard
         self._hold_until = now + self.env.settings.heartbeat_ttl
         phase = runtime.record.phase
@@ -142,6 +148,8 @@ class InstanceActor:
         if self.identity is None:
             self._admit_to_assembly(hello)
         session = self.pods.admit(hello, send)
+        if self.identity is not None:
+            self.hardware.follow(self.registrations)
         self.wake()
         return session
 
@@ -154,25 +162,26 @@ class InstanceActor:
 
     def welcome(self) -> Welcome:
         """Answer to Hello."""
-        settings = self.env.settings
-        return Welcome(
-            instance_id=self.instance_id,
-            controller_epoch=self.epoch(),
-            generation=self.generation,
-            heartbeat_interval_sec=settings.heartbeat_interval,
-            heartbeat_ttl_sec=settings.heartbeat_ttl,
-            enable_dp_scale_down_proxy=settings.scale_down_enabled,
-            poll_interval_sec=settings.poll_interval,
-            status_unreachable_threshold=settings.status_unreachable_threshold,
-            engine_request_timeout_sec=settings.engine_request_timeout,
-        )
+        return self.env.settings.welcome(self.epoch(), self.instance_id, self.generation)
 
     def report(self, uid: str, report: Report) -> None:
         """Take one report; raises FtError when it is refused."""
         before = self._dead()
         take(self, uid, report)
         self._tell_strategy(before)
+        self._correlate()
         self.wake()
+
+    def _hardware_changed(self) -> None:
+        self._correlate()
+        self.wake()
+
+    def _correlate(self) -> None:
+        """At every change, with its time; after a restart all that is told until the pods are heard counts as one."""
+        now = self.env.clock.now()
+        if self.runtime is not None and self._settled(now):
+            unhealthy, dead = self.evidence.unhealthy & self.active, self.evidence.dead & self.active
+            self.hardware.correlate(active=self.active, unhealthy=unhealthy, dead=dead, now=now)
 
     def _dead(self) -> dict[int, EvidenceSource | None]:
         return {rank: self.evidence.slot(rank).dead_source for rank in self.evidence.dead}
@@ -289,8 +298,13 @@ class InstanceActor:
         if not assembly.complete(self.registrations) or not all(_ready(pod, now, ttl) for pod in pods):
             return
         self.evidence = as_baseline(self.evidence, now)
-        identity = assembly.identity(self.instance_id, self.registrations)
-        self.identity = replace(identity, baseline=tuple(sorted(self.evidence.ignored)))
+        self.hardware.follow(self.registrations)
+        self.hardware.settle()
+        self.identity = self._with_baselines(assembly.identity(self.instance_id, self.registrations))
+
+    def _with_baselines(self, identity: IdentityRecord) -> IdentityRecord:
+        ranks = tuple(sorted(self.evidence.ignored))
+        return replace(identity, baseline=ranks, hardware_baseline=self.hardware.baseline)
 
     async def _become_ready(self, identity: IdentityRecord) -> None:
         """READY is durable before anything is published or decided; earlier attempts may have been written."""
@@ -313,9 +327,8 @@ class InstanceActor:
 
     async def _settle_baseline(self, identity: IdentityRecord) -> None:
         """A fault of the baseline that has cleared is new when it returns, also for the next Controller."""
-        baseline = tuple(sorted(self.evidence.ignored))
-        if baseline != identity.baseline:
-            await self._save(replace(identity, baseline=baseline))
+        if (settled := self._with_baselines(identity)) != identity:
+            await self._save(settled)
 
     async def _settle_phase(self, runtime: FtRuntime) -> None:
         """A transaction that failed, or did not outlive its Controller, leaves its phase behind."""
@@ -328,9 +341,10 @@ class InstanceActor:
 
     @property
     def _judging(self) -> bool:
-        """Faults are collected, and something may come of it."""
+        """Faults are collected, or engines may be about to notice those of the hardware; something may come of it."""
         acting = self.env.settings.scale_down_enabled and not self.automation_stopped
-        return acting and self.evidence.collecting_since is not None
+        awaited = self.hardware.correlation.hardware_first is not None
+        return acting and (awaited or self.evidence.collecting_since is not None)
 
     def _settled(self, now: float) -> bool:
         """After a restart: every pod has sent its Snapshot, or one TTL has passed."""
@@ -351,6 +365,7 @@ class InstanceActor:
             if not self.automation_stopped:
                 self._reconfigure(runtime, failure)
             return
+        self._correlate()
         decision = decide(snapshot_of(self), now)
         if self.decision is None or (decision.action, decision.reason) != (self.decision.action, self.decision.reason):
             log.info(

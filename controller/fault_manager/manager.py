@@ -7,10 +7,11 @@ from controller.core import assembly
 from controller.core.phases import Phase
 from controller.core.ports import Stored
 from controller.core.records import IdentityRecord, RuntimeRecord
-from controller.core.reports import Hello, Report, SoftwareFault, Welcome
+from controller.core.reports import AdapterHello, Hello, Report, SoftwareFault, Welcome
 from controller.core.serving import ServingInstance
 from controller.core.status import InstanceState
 from controller.fault_manager.environment import Environment
+from controller.fault_manager.hardware import AdapterAttachment, HardwareDesk
 from controller.fault_manager.instance import InstanceActor
 from controller.fault_manager.intake import judged
 from controller.fault_manager.pods import Send, Session
@@ -59,6 +60,7 @@ class FaultManager:
         self._env = env
         self._epoch = 0
         self._actors: dict[int, InstanceActor] = {}
+        self._hardware = HardwareDesk(env.observer)
         self._replaced: dict[str, str] = {}
         self._admission = asyncio.Lock()
         self._closing = False
@@ -112,8 +114,7 @@ class FaultManager:
         """Admit a NodeManager to its instance, or to the instance of its job that is being assembled."""
         assembly.check_registration(hello.registration)
         async with self._admission:  # two pods of one job must not open two instances
-            if self._closing:
-                raise FtError(Reason.SHUTTING_DOWN, "this Controller is shutting down; connect again")
+            self._check_open()
             if self._replaced.get(hello.reporter_id) == hello.incarnation:
                 raise _replaced(hello)
             await self._raise_epoch(hello)
@@ -124,7 +125,18 @@ class FaultManager:
             session = actor.admit(hello, send)
         return PodAttachment(actor, hello.reporter_id, session)
 
-    async def _raise_epoch(self, hello: Hello) -> None:
+    async def attach_adapter(self, hello: AdapterHello) -> AdapterAttachment:
+        """Admit an adapter of hardware faults."""
+        async with self._admission:
+            self._check_open()
+            await self._raise_epoch(hello)
+            return self._hardware.attach(hello, self._env.settings.welcome(self._epoch))
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise FtError(Reason.SHUTTING_DOWN, "this Controller is shutting down; connect again")
+
+    async def _raise_epoch(self, hello: Hello | AdapterHello) -> None:
         """A fleet that has seen this term from somebody else, or a later one: go above it."""
         seen = hello.highest_epoch
         if seen is None or seen < self._epoch or (seen == self._epoch and self._welcomed(hello.reporter_id)):
@@ -133,8 +145,8 @@ class FaultManager:
         log.warning("raised the epoch above the fleet's", epoch=self._epoch, seen=seen, reporter=hello.reporter_id)
 
     def _welcomed(self, uid: str) -> bool:
-        """The pod has heard our epoch from us."""
-        return any(actor.pods.welcomed(uid) for actor in self._actors.values())
+        """The reporter has heard our epoch from us."""
+        return self._hardware.welcomed(uid) or any(actor.pods.welcomed(uid) for actor in self._actors.values())
 
     def _instance_of(self, hello: Hello) -> InstanceActor | None:
         """The instance that the pod was in, unless that is being rebuilt and the pod has started anew since."""
@@ -201,7 +213,14 @@ class FaultManager:
     # --- life of actors ---
 
     def _new_actor(self, instance_id: int) -> InstanceActor:
-        actor = InstanceActor(instance_id, self._env, lambda: self._epoch, on_ready=self._supersede, on_gone=self._bury)
+        actor = InstanceActor(
+            instance_id,
+            self._env,
+            lambda: self._epoch,
+            desk=self._hardware,
+            on_ready=self._supersede,
+            on_gone=self._bury,
+        )
         self._actors[instance_id] = actor
         return actor
 
@@ -213,6 +232,7 @@ class FaultManager:
 
     def _bury(self, actor: InstanceActor) -> None:
         actor.show()
+        actor.hardware.leave()
         self._actors.pop(actor.instance_id, None)
         for uid, pod in actor.pods.all.items():
             if actor.superseded and not self._welcomed(uid):

@@ -42,9 +42,17 @@ def status_of(actor: "InstanceActor") -> InstanceStatus:
         state=actor.state,
         pods=tuple(_pod(pod) for pod in actor.pods.all.values()),
         automation_stopped=actor.automation_stopped,
-        last_decision=f"{actor.decision.action}: {actor.decision.reason}" if actor.decision else "",
+        last_decision=_decision(actor),
         update_time=actor.env.clock.wall(),
     )
+
+
+def _decision(actor: "InstanceActor") -> str:
+    """With what may have been overlooked when it was taken."""
+    if actor.decision is None:
+        return ""
+    unsure = f" [hardware evidence is degraded: {problems}]" if (problems := actor.hardware.problems) else ""
+    return f"{actor.decision.action}: {actor.decision.reason}{unsure}"
 
 
 def _pod(pod: PodLiveness) -> PodStatus:

@@ -1,20 +1,21 @@
 """FaultReportService: everything that reporters say (protocol.md section 2)."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
 
 import grpc
 
 from controller.convert import (
     directive_to_pb,
+    hardware_report_from_pb,
     hello_from_pb,
     report_from_pb,
     software_fault_from_pb,
     welcome_to_pb,
 )
 from controller.core.ports import Attachment, Reports
-from controller.core.reports import Directive, Welcome
+from controller.core.reports import AdapterHello, Directive, HardwareReport, Report, Welcome
 from controller.rpc.outbox import Outbox
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.v1 import fault_report_pb2, fault_report_pb2_grpc
@@ -28,6 +29,7 @@ _ENDS_STREAM = frozenset({Reason.STALE_INCARNATION, Reason.NOT_LEADER, Reason.SH
 """Refusals of the reporter, not of the one report."""
 
 _log = get_logger(__name__)
+ReportT = TypeVar("ReportT")
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -49,11 +51,15 @@ class FaultReportServicer(fault_report_pb2_grpc.FaultReportServiceServicer):
         requests = aiter(request_iterator)
         hello = hello_from_pb(await _receive(requests, HELLO_SEC))
         outbox = Outbox(self._outbox_limit)
-        attachment = await self._reports.attach(hello, lambda message: outbox.put(_response(message)))
+        attachment: Attachment[Report] | Attachment[HardwareReport]
+        if isinstance(hello, AdapterHello):
+            attachment = adapter = await self._reports.attach_adapter(hello)
+            receiving = _receive_all(requests, adapter, hardware_report_from_pb, outbox)
+        else:
+            attachment = pod = await self._reports.attach(hello, lambda message: outbox.put(_response(message)))
+            receiving = _receive_all(requests, pod, report_from_pb, outbox)
         # The receiver alone keeps a peer attached: one that does not read may block this generator for ever.
-        receiver = asyncio.create_task(
-            _receive_all(requests, attachment, outbox), name=f"fault reports of {hello.reporter_id}"
-        )
+        receiver = asyncio.create_task(receiving, name=f"fault reports of {hello.reporter_id}")
         receiver.add_done_callback(lambda _: attachment.detach())
         receiver.add_done_callback(lambda _: outbox.close())
         try:
@@ -84,7 +90,12 @@ async def _receive(requests: AsyncIterator[FaultReportRequest], silence_sec: flo
         raise FtError(Reason.OUTCOME_UNKNOWN, f"nothing came for {silence_sec:g} s; connect again") from error
 
 
-async def _receive_all(requests: AsyncIterator[FaultReportRequest], attachment: Attachment, outbox: Outbox) -> None:
+async def _receive_all(
+    requests: AsyncIterator[FaultReportRequest],
+    attachment: Attachment[ReportT],
+    parse: Callable[[FaultReportRequest], ReportT],
+    outbox: Outbox,
+) -> None:
     """Deliver until the reporter ends the stream or is cut; raises FtError when we end it."""
     while not outbox.cut:
         try:
@@ -92,7 +103,7 @@ async def _receive_all(requests: AsyncIterator[FaultReportRequest], attachment: 
         except StopAsyncIteration:
             return
         try:
-            await attachment.deliver(request.sequence, report_from_pb(request))
+            await attachment.deliver(request.sequence, parse(request))
         except FtError as error:
             if error.reason in _ENDS_STREAM:
                 raise

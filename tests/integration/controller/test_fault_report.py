@@ -9,9 +9,11 @@ import grpc
 import pytest
 
 from controller.core.reports import (
+    AdapterHello,
     Directive,
     EngineFault,
     EngineHealthy,
+    HardwareReport,
     Heartbeat,
     Hello,
     Report,
@@ -20,11 +22,13 @@ from controller.core.reports import (
 )
 from motor_ft.model.engine import EngineStatus, EvidenceSource
 from motor_ft.model.errors import FieldError, FtError, Reason
+from motor_ft.model.hardware import FaultLevel, HardwareFault
 from motor_ft.v1 import common_pb2, fault_report_pb2, fault_report_pb2_grpc
 from motor_ft.v1.fault_report_pb2 import FaultReportRequest, FaultReportResponse
 from motor_ft.wire.channel import call
 from motor_ft.wire.convert import duration_to_pb
 from motor_ft.wire.errors import from_rpc_error
+from motor_ft.wire.hardware import hardware_fault_to_pb
 from tests.integration.controller.serving import add_reports, connected, new_server
 from tests.support.waiting import until
 
@@ -49,8 +53,8 @@ class Desk:
     welcome: Welcome = WELCOME
     refuse_hello: FtError | None = None
     refuse: dict[int, Exception] = field(default_factory=dict)
-    hellos: list[Hello] = field(default_factory=list)
-    delivered: list[tuple[str, int, Report]] = field(default_factory=list)
+    hellos: list[Hello | AdapterHello] = field(default_factory=list)
+    delivered: list[tuple[str, int, Report | HardwareReport]] = field(default_factory=list)
     software: list[SoftwareFault] = field(default_factory=list)
     senders: list[Callable[[Directive | Welcome], None]] = field(default_factory=list)
     open: dict[str, asyncio.Event] = field(default_factory=dict)
@@ -61,6 +65,10 @@ class Desk:
             raise self.refuse_hello
         self.hellos.append(hello)
         self.senders.append(send)
+        return Attached(self, hello.reporter_id)
+
+    async def attach_adapter(self, hello: AdapterHello) -> "Attached":
+        self.hellos.append(hello)
         return Attached(self, hello.reporter_id)
 
     async def report_software_fault(self, fault: SoftwareFault) -> None:
@@ -81,7 +89,7 @@ class Attached:
     def welcome(self) -> Welcome:
         return self.desk.welcome
 
-    async def deliver(self, sequence: int, report: Report) -> None:
+    async def deliver(self, sequence: int, report: Report | HardwareReport) -> None:
         if (gate := self.desk.open.get(self.reporter)) is not None:
             await gate.wait()
         if (refusal := self.desk.refuse.get(sequence)) is not None:
@@ -187,6 +195,7 @@ async def test_hello_is_answered_with_welcome() -> None:
             engine_request_timeout=duration_to_pb(4),
         )
     (first,) = desk.hellos
+    assert isinstance(first, Hello)
     assert (first.reporter_id, first.incarnation, first.incarnation_number) == ("pod-0", "i-1", 4)
     assert (first.highest_epoch, first.previous_instance_id) == (2, 7)
     assert (first.registration.pod_uid, first.registration.endpoints[0].rank) == ("pod-0", 1)
@@ -294,6 +303,29 @@ async def test_a_malformed_hello_is_refused_by_field(change: dict[str, object], 
             await read(stream)
     assert list(refusal.value.violations) == [path]
     assert desk.hellos == []
+
+
+async def test_an_adapter_of_hardware_faults_brings_no_registration_and_reports_hardware_only() -> None:
+    """Sequences, acks and refusals are those of everybody; what a NodeManager would say is refused."""
+    desk = Desk()
+    card = HardwareFault("node-a", "Ascend910-4", "80E18402", FaultLevel.L6, "SeparateNPU")
+    async with served(desk) as stub:
+        stream = stub.FaultReport()
+        message = hello("adapter")
+        message.hello.kind = fault_report_pb2.REPORTER_KIND_MINDCLUSTER
+        message.hello.ClearField("registration")
+        await stream.write(message)
+        assert (await read(stream)).HasField("welcome")
+        await stream.write(FaultReportRequest(heartbeat=fault_report_pb2.Heartbeat()))
+        await stream.write(FaultReportRequest(sequence=1, hardware_fault=hardware_fault_to_pb(card)))
+        assert (await read(stream)).ack.sequence == 1
+        await stream.write(dead(2))
+        rejected = (await read(stream)).rejected
+        assert (rejected.sequence, rejected.reason) == (2, "INVALID_REQUEST")
+        await stream.done_writing()
+        await until(lambda: desk.detached == ["adapter"])
+    assert desk.hellos == [AdapterHello("adapter", "i-1", 4, 2)]
+    assert desk.delivered == [("adapter", 0, Heartbeat(())), ("adapter", 1, card)]
 
 
 async def test_a_hello_without_registration_is_refused() -> None:

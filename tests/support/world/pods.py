@@ -152,7 +152,7 @@ class FakePod:
         self.rejected: list[FtError] = []
         self.normal: dict[int, EndpointStatus] = {}
         self.engines: dict[int, FakeEngine] = {}
-        self.attachment: Attachment | None = None
+        self.attachment: Attachment[Report] | None = None
         self._sequence = 0
         self._watchers: set[asyncio.Queue[EngineObservation]] = set()
         self._beating: asyncio.Task[None] | None = None

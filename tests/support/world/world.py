@@ -47,6 +47,7 @@ class Observed:
     forgotten: list[int] = field(default_factory=list)
     published: dict[int, bool] = field(default_factory=dict)
     stages: list[str] = field(default_factory=list)
+    hardware_known: tuple[int, int, int] = (0, 0, 0)
 
     def phase(self, instance_id: int, phase: Phase) -> None:
         seen = self.phases.setdefault(instance_id, [])
@@ -55,6 +56,9 @@ class Observed:
 
     def serving(self, instance_id: int, published: bool) -> None:
         self.published[instance_id] = published
+
+    def hardware(self, adapters: int, problems: int, faults: int) -> None:
+        self.hardware_known = (adapters, problems, faults)
 
     def decision(self, action: str) -> None:
         self.decisions.append(action)

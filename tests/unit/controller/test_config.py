@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from controller.config import ControllerConfig
+from controller.core.hardware import HardwarePolicy, LinkDown, PreSeparate
 from controller.fault_manager.environment import Settings
 from motor_ft.wire.config import ConfigError, load
 
@@ -46,6 +47,10 @@ def test_what_the_file_says_reaches_the_fault_manager(tmp_path: Path) -> None:
         "heartbeat_interval_sec": 1,
         "heartbeat_ttl_sec": 4,
         "assemble_timeout_sec": 100,
+        "hardware_ft_correlation_window_sec": 8,
+        "hardware_type": "800I-A3",
+        "hardware_link_down": "count",
+        "hardware_pre_separate": "hard",
     }
     settings = read(tmp_path, {"fault_tolerance_config": ft}).fault_tolerance_config.settings
     assert settings.limits.lease == 2 * 20 + 4 * 2 + 5
@@ -54,6 +59,8 @@ def test_what_the_file_says_reaches_the_fault_manager(tmp_path: Path) -> None:
     assert (settings.engine_recovery_timeout, settings.poll_interval) == (90, 0.7)
     assert (settings.heartbeat_interval, settings.heartbeat_ttl, settings.assemble_timeout) == (1, 4, 100)
     assert settings.status_unreachable_threshold == 3
+    assert settings.correlation_window == 8
+    assert settings.hardware_policy == HardwarePolicy("800I-A3", LinkDown.COUNT, PreSeparate.HARD)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +110,11 @@ def test_what_the_file_says_reaches_the_fault_manager(tmp_path: Path) -> None:
             {"status_unreachable_threshold": 0},
             "fault_tolerance_config.status_unreachable_threshold: expected `int` >= 1",
             id="threshold-zero",
+        ),
+        pytest.param(
+            {"hardware_link_down": "maybe"},
+            "fault_tolerance_config.hardware_link_down: invalid enum value 'maybe'",
+            id="unknown-policy",
         ),
         pytest.param(
             {"fault_collection_timeout_sec": 0},

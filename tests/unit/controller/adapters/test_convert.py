@@ -14,6 +14,7 @@ from controller.core.reports import (
     EngineHealthy,
     HardwareCleared,
     HardwareSnapshot,
+    Heartbeat,
     ProcessDeath,
     Snapshot,
 )
@@ -155,13 +156,15 @@ def test_hardware_reports_arrive_whole() -> None:
     )
     message = FaultReportRequest(sequence=5, snapshot=snapshot)
     assert hardware_report_from_pb(message) == HardwareSnapshot((CARD,), (down,))
+    beat = FaultReportRequest(heartbeat=fault_report_pb2.Heartbeat())
+    assert hardware_report_from_pb(beat) == Heartbeat(())
 
 
 @pytest.mark.parametrize(
     ("message", "path"),
     [
         (FaultReportRequest(sequence=1), "report"),
-        (FaultReportRequest(sequence=1, heartbeat=fault_report_pb2.Heartbeat()), "report"),
+        (FaultReportRequest(sequence=1, heartbeat=fault_report_pb2.Heartbeat()), "sequence"),
         (FaultReportRequest(hardware_fault=hardware_fault_to_pb(CARD)), "sequence"),
         (
             FaultReportRequest(

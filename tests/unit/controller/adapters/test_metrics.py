@@ -38,6 +38,13 @@ def test_a_gone_instance_leaves_no_series_and_takes_no_other_with_it() -> None:
     assert phases(registry, "11")[Phase.NORMAL] == 1
 
 
+def test_hardware_evidence_is_shown_with_its_gaps() -> None:
+    registry = CollectorRegistry()
+    ControllerMetrics(registry).hardware(adapters=1, problems=2, faults=3)
+    names = ("adapters", "problems", "faults")
+    assert [registry.get_sample_value(f"motor_ft_hardware_{name}") for name in names] == [1, 2, 3]
+
+
 def test_counters_and_stages() -> None:
     registry = CollectorRegistry()
     metrics = ControllerMetrics(registry)

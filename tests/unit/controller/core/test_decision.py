@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.core.correlation import Concern, Correlation
 from controller.core.decision import Action, Decision, Snapshot, decide
 from controller.core.phases import STABLE, Phase
+from motor_ft.model.hardware import FaultLevel, HardwareFault
 
 CALM = Snapshot(
     phase=Phase.NORMAL,
@@ -21,6 +23,8 @@ CALM = Snapshot(
     dead=frozenset(),
     collecting_since=None,
     collection_timeout_sec=60.0,
+    in_service=True,
+    correlation_window_sec=5.0,
 )
 """Nothing is wrong."""
 
@@ -31,6 +35,16 @@ def faulty(unhealthy: set[int], dead: set[int], *, since: float = 100.0) -> Snap
 
 
 COMPLETE = faulty({0, 2, 3}, {1})
+
+
+def broken(*ranks: int, first: float | None = 10.0, noticed: bool = False, known: bool = True) -> Correlation:
+    """A card of these ranks is broken; its name says nothing when it is not ``known``. ``first``: before engines."""
+    fault = HardwareFault("node-a", f"Ascend910-{ranks[0]}", "80E18402", FaultLevel.L6)
+    concern = Concern(fault, FaultLevel.L6, frozenset(ranks) if known else None)
+    return Correlation({fault.key: concern}, hardware_first=first, noticed=noticed)
+
+
+NAMED = "L6 80E18402 on Ascend910-1 of node-a (ranks [1])"
 
 
 @pytest.mark.parametrize(
@@ -57,6 +71,83 @@ def test_row_00_names_every_block() -> None:
 def test_both_stable_phases_decide(phase: Phase) -> None:
     """Round 2 starts from SCALED_DOWN_RUNNING."""
     assert decide(replace(COMPLETE, phase=phase), 100).action is Action.DP_SCALE_DOWN
+
+
+def test_row_00_goes_before_the_hardware() -> None:
+    assert decide(replace(CALM, hardware=broken(1), superseded=True), 1e6).row == "00"
+
+
+def test_row_1_hardware_of_removed_ranks_is_named_and_starts_nothing() -> None:
+    handled = replace(CALM, active=frozenset({0, 2, 3}), hardware=broken(1, first=None))
+    decision = decide(handled, 1e6)
+    assert (decision.action, decision.row) == (Action.NONE, "10")
+    assert decision.reason.endswith(f"; only of removed ranks, so handled: {NAMED}")
+
+
+@pytest.mark.parametrize("software", [CALM, COMPLETE, faulty({0}, set())])
+@pytest.mark.parametrize("first", [None, 10.0])
+def test_row_2_hardware_that_cannot_be_mapped_waits_for_nothing(software: Snapshot, first: float | None) -> None:
+    """One of several is enough; the engines' evidence does not matter."""
+    one, other = broken(1, first=first), broken(0, first=first, known=False)
+    both = replace(one, concerns={**one.concerns, **other.concerns})
+    decision = decide(replace(software, hardware=both), 10.1)
+    assert (decision.action, decision.row) == (Action.INSTANCE_RECONFIGURATION, "2")
+    assert "Ascend910-0 of node-a (no rank to be told)" in decision.reason
+    assert NAMED not in decision.reason
+
+
+def test_row_2_hardware_of_an_instance_that_is_not_active_waits_for_nothing() -> None:
+    decision = decide(replace(CALM, hardware=broken(1), in_service=False), 10.1)
+    reason = f"hardware faults of an instance that is not ACTIVE: {NAMED}"
+    assert decision == Decision(Action.INSTANCE_RECONFIGURATION, reason, "2")
+
+
+def test_row_2_an_instance_that_is_not_active_is_left_alone_without_hardware() -> None:
+    assert decide(replace(CALM, in_service=False), 10.1).row == "10"
+    assert decide(replace(faulty({0}, {1}), in_service=False), 100).row == "8"
+
+
+@pytest.mark.parametrize("software", [CALM, faulty({0}, set(), since=11), faulty({0, 1, 3}, {2}, since=11)])
+def test_rows_3_and_4_hardware_first_waits_for_a_match_until_exactly_the_deadline(software: Snapshot) -> None:
+    """A window of 5 s opened at 10 waits at 14.9 and is over at 15.0; a D beside the hardware is no match."""
+    snapshot = replace(software, hardware=broken(1))
+    waiting, over = decide(snapshot, 14.9), decide(snapshot, 15.0)
+    assert waiting == Decision(Action.WAIT, f"up to 5 s for engines to notice the hardware: {NAMED}", "3", 15.0)
+    why = f"no engine evidence matched the hardware within 5 s: {NAMED}"
+    assert over == Decision(Action.INSTANCE_RECONFIGURATION, why, "4")
+
+
+@pytest.mark.parametrize(
+    ("software", "row"),
+    [(COMPLETE, "6"), (faulty({0, 1, 2, 3}, set()), "5"), (faulty({0, 2}, {1}), "8")],
+)
+@pytest.mark.parametrize(
+    "hardware", [broken(1, noticed=True), broken(1, first=None)], ids=["matched", "software first"]
+)
+def test_with_a_match_or_with_engines_first_their_evidence_decides(
+    software: Snapshot, row: str, hardware: Correlation
+) -> None:
+    assert decide(replace(software, hardware=hardware), 100) == decide(software, 100)
+    assert decide(software, 100).row == row
+
+
+def test_the_hardware_is_never_among_the_ranks_that_are_removed() -> None:
+    """Engines first, and they say that 1 is dead: broken hardware of rank 2 changes nothing of it."""
+    decision = decide(replace(COMPLETE, hardware=broken(2, first=None)), 100)
+    assert decision == Decision(Action.DP_SCALE_DOWN, "DEAD [1], UNHEALTHY [0, 2, 3]: complete", "6")
+
+
+def test_of_many_faults_some_are_named() -> None:
+    many = [HardwareFault("node-a", "", f"{number}", FaultLevel.L4) for number in range(300)]
+    concerns = {each.key: Concern(each, FaultLevel.L4, frozenset({0})) for each in many}
+    reason = decide(replace(CALM, hardware=Correlation(concerns, hardware_first=10.0)), 11).reason
+    assert reason.endswith(" and 296 more")
+    assert len(reason) < 400
+
+
+def test_with_scale_down_switched_off_hardware_starts_nothing() -> None:
+    decision = decide(replace(CALM, scale_down_enabled=False, hardware=broken(1), in_service=False), 1e6)
+    assert (decision.action, decision.row) == (Action.NONE, "off")
 
 
 def test_row_5_all_unhealthy_waits_for_a_dead_rank_and_gives_up_at_the_deadline() -> None:
@@ -135,6 +226,9 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         dead=frozenset(rank for rank in active if status[rank] == "D"),
         collecting_since=draw(st.none() | st.floats(0, 100)),
         collection_timeout_sec=draw(st.floats(1, 100)),
+        in_service=draw(st.booleans()),
+        correlation_window_sec=draw(st.floats(1, 100)),
+        hardware=draw(st.just(Correlation()) | st.builds(broken, st.integers(0, 5), known=st.booleans())),
     )
 
 
@@ -168,5 +262,5 @@ def test_time_alone_only_turns_waiting_into_reconfiguration(snapshot: Snapshot, 
 
 @given(snapshots(), st.floats(0, 300))
 def test_nothing_is_done_to_an_instance_without_evidence(snapshot: Snapshot, now: float) -> None:
-    healthy = replace(snapshot, unhealthy=frozenset(), dead=frozenset())
+    healthy = replace(snapshot, unhealthy=frozenset(), dead=frozenset(), hardware=Correlation())
     assert decide(healthy, now).action is Action.NONE
