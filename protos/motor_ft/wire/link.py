@@ -56,8 +56,8 @@ class ReportLink(ABC, Generic[T]):
     """Keeps one stream open to whichever Controller leads, and empties ``outbox`` into it.
 
     ``wake`` is set by whoever has put something into the outbox. ``now`` is monotonic; ``rng`` returns numbers in
-    [0, 1) for the jitter of pauses. What a reporter says, and what it does when it is told something, is up to the
-    subclass.
+    [0, 1) for the jitter of pauses. ``connected`` while a Controller has answered Hello on the open stream. What a
+    reporter says, and what it does when it is told something, is up to the subclass.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class ReportLink(ABC, Generic[T]):
         now: Callable[[], float],
         rng: Callable[[], float],
     ) -> None:
+        self.connected = False
         self._controllers = itertools.cycle(controllers)
         self._outbox = outbox
         self._wake = wake
@@ -99,8 +100,8 @@ class ReportLink(ABC, Generic[T]):
     def directed(self, directive: fault_report_pb2.Directive) -> bool:
         """Do what is said; False when a former leader says it. A snapshot is seen to here."""
 
-    def linked(self) -> None:  # most have nothing to do
-        """A stream has begun: what the last one was told holds no more."""
+    def linked(self) -> None:
+        """A stream has begun: what was told on the last one holds no more. Most have nothing to forget."""
 
     async def run(self) -> None:
         """Connect again and again until cancelled; a leader that is named is tried at once."""
@@ -113,7 +114,7 @@ class ReportLink(ABC, Generic[T]):
                 leader = ""
                 _log.warning("no link to the controller", controller=address, problem=str(error))
             finally:
-                self._link_metrics.connected.set(0)
+                self._connected(False)
             if named or not leader:
                 await asyncio.sleep(self._reconnect.next())
 
@@ -130,7 +131,7 @@ class ReportLink(ABC, Generic[T]):
             demand(first.HasField("welcome"), "directive", "Welcome must be the first")
             await self._welcome(first.welcome)
             self.linked()
-            self._link_metrics.connected.set(1)
+            self._connected(True)
             self._reconnect.reset()
             _log.info("linked", controller=address, instance_id=first.welcome.instance_id)
             return await self._converse(stream)
@@ -141,6 +142,10 @@ class ReportLink(ABC, Generic[T]):
         finally:
             stream.cancel()
             await channel.close()
+
+    def _connected(self, connected: bool) -> None:
+        self.connected = connected
+        self._link_metrics.connected.set(connected)
 
     async def _welcome(self, welcome: fault_report_pb2.Welcome) -> None:
         pace = Pace(duration_from_pb(welcome.heartbeat_interval), duration_from_pb(welcome.heartbeat_ttl))
