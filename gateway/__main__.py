@@ -5,13 +5,14 @@ import asyncio
 import sys
 from pathlib import Path
 
-from gateway.config import EngineDaemonConfig, RestDaemonConfig
+from gateway.config import EngineDaemonConfig, MindClusterDaemonConfig, RestDaemonConfig
 from motor_ft.wire.config import load
 from motor_ft.wire.daemon import run
 
-_SCHEMAS: dict[str, type[EngineDaemonConfig | RestDaemonConfig]] = {
+_SCHEMAS: dict[str, type[EngineDaemonConfig | RestDaemonConfig | MindClusterDaemonConfig]] = {
     "engine": EngineDaemonConfig,
     "rest": RestDaemonConfig,
+    "mindcluster": MindClusterDaemonConfig,
 }
 
 
@@ -21,7 +22,12 @@ def main() -> int:
 
     async def daemon(stop: asyncio.Event) -> None:
         config = load(arguments.config, _SCHEMAS[arguments.daemon])
-        # Only now: gRPC takes a second to import, which help and a wrong configuration need not wait for.
+        # Only now: gRPC and Kubernetes take seconds to import, which nobody who needs them not shall wait for.
+        if isinstance(config, MindClusterDaemonConfig):
+            from gateway.mindcluster.app import run_mindcluster
+
+            await run_mindcluster(config, stop)
+            return
         from gateway.app import run_engine, run_rest
 
         if isinstance(config, EngineDaemonConfig):
@@ -34,12 +40,14 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="motor-gateway", description="Foreign protocols of motor-ft: engines southwards, REST northwards."
+        prog="motor-gateway",
+        description="Foreign protocols of motor-ft: engines and hardware southwards, REST northwards.",
     )
     daemons = parser.add_subparsers(dest="daemon", required=True, metavar="DAEMON")
     for name, text in {
         "engine": "serve EngineService (gRPC) for the NodeManager of this pod, on top of the engines' HTTP interface",
         "rest": "serve the REST routes under /controller beside a Controller",
+        "mindcluster": "report the hardware faults of an Ascend cluster to the Controller",
     }.items():
         daemon = daemons.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         daemon.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration, .toml or .json")

@@ -1,4 +1,4 @@
-"""Configuration of the gateway's two daemons, and of the EngineService inside a NodeManager."""
+"""Configuration of the gateway's daemons, and of the EngineService inside a NodeManager."""
 
 from typing import Annotated, Literal
 
@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 from yarl import URL
 
+from motor_ft.model.hardware import FaultLevel
 from motor_ft.wire.config import check
 from motor_ft.wire.listen import split_address
 
@@ -81,6 +82,84 @@ class RestDaemonConfig(_Daemon, frozen=True, forbid_unknown_fields=True, kw_only
         _check_listen("metrics_listen", self.metrics_listen)
         _check_listen("listen", self.listen)
         _check_listen("controller", self.controller)
+
+
+class ConditionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A condition of Nodes that is a fault of ``level`` while its status is ``bad_status``."""
+
+    type: str
+    level: FaultLevel
+    bad_status: str = "True"
+
+
+class KubernetesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What to read through the Kubernetes API."""
+
+    server: str = ""
+    """URL of an API server that asks for no credentials, e.g. of ``kubectl proxy``."""
+    kubeconfig: str = ""
+    """File with server and credentials; without either, those of the pod's service account."""
+    configmaps: tuple[Literal["device", "node", "cluster", "manual"], ...] = ("device",)
+    """``device``: the device plugin's; ``node``: NodeD's; ``cluster`` and ``manual``: ClusterD's."""
+    nodes: bool = True
+    """Read whether nodes are Ready."""
+    node_selector: str = ""
+    """Label selector of the nodes that count; empty for all."""
+    conditions: tuple[ConditionConfig, ...] = ()
+    """More conditions that are faults."""
+    check_code: Literal["warn", "reject", "ignore"] = "warn"
+    """A wrong checksum: ``warn`` clears no fault, ``reject`` takes nothing, ``ignore`` is for simulators."""
+    watch_sec: Seconds = 300.0
+    """For how long one watch is asked for."""
+
+    def __post_init__(self) -> None:
+        check(bool(self.configmaps) or self.nodes, "configmaps", "must not be empty when nodes is false")
+        check(not (self.server and self.kubeconfig), "kubeconfig", "must be empty when server is set")
+
+
+class ClusterDConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """ClusterD's fault service."""
+
+    address: str
+    """``host:port``."""
+    role: str = "motor-ft"
+    """Subscribers are told apart by it; the reporter's id is added."""
+    request_timeout_sec: Seconds = 5.0
+    query_interval_sec: Annotated[float, Meta(ge=1, le=60)] = 8.0
+    """Between two queries of the whole cluster."""
+    ca_file: str = ""
+    """Certificate authority; empty for plain text."""
+    cert_file: str = ""
+    key_file: str = ""
+    """Own certificate and its key, where ClusterD asks for one."""
+
+    def __post_init__(self) -> None:
+        _check_listen("address", self.address)
+        check(bool(self.role), "role", "must not be empty")
+        check(bool(self.cert_file) == bool(self.key_file), "key_file", "must be given together with cert_file")
+        check(bool(self.ca_file) or not self.cert_file, "ca_file", "must be given where cert_file is")
+
+
+class MindClusterDaemonConfig(_Daemon, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``motor-gateway mindcluster``: hardware faults for the Controller."""
+
+    controllers: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """``host:port`` of every Controller."""
+    state_dir: str
+    """Directory that outlives a restart of the process: the number of starts is kept there."""
+    reporter_id: str = ""
+    """Name of this adapter; empty: MOTOR_FT_POD_UID of the environment, or the host's name."""
+    kubernetes: KubernetesConfig | None = None
+    clusterd: ClusterDConfig | None = None
+    debounce_codes: tuple[str, ...] = ("81078603",)
+    """Codes that flap: they count as L6 only after ``debounce_sec`` at that level."""
+    debounce_sec: Annotated[float, Meta(ge=0, le=3600)] = 0.0
+
+    def __post_init__(self) -> None:
+        _check_listen("metrics_listen", self.metrics_listen)
+        for index, controller in enumerate(self.controllers):
+            _check_listen(f"controllers[{index}]", controller)
+        check(bool(self.kubernetes or self.clusterd), "kubernetes", "must be given, or clusterd, or both")
 
 
 def _check_listen(key: str, address: str) -> None:

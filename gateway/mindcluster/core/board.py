@@ -100,9 +100,9 @@ class Board:
 
     def states(self, now: Times) -> tuple[SourceState, ...]:
         """Each source as a whole, and every place of one that works and is not to be believed."""
-        whole = [SourceState(source, "", problem) for source, problem in self._broken.items()]
+        whole = [SourceState(source.value, "", problem) for source, problem in self._broken.items()]
         places = [
-            SourceState(place.source, place.node or place.part, problem)
+            SourceState(place.source.value, place.node or place.part, problem)
             for place, slot in self._slots.items()
             if not self._broken.get(_watch(place)) and (problem := slot.problem or self._doubt(place, slot, now))
         ]
@@ -147,7 +147,7 @@ class Board:
             unit=chosen.unit,
             port=chosen.port,
             node_ip=chosen.node_ip or next(_addresses(live), ""),
-            sources=tuple(sorted({each.place.source for each in live})),
+            sources=tuple(sorted({each.place.source.value for each in live})),
             stale=not is_live,
             detail=chosen.detail,
             first_seen=min(each.kept.first_seen for each in seen),

@@ -17,8 +17,7 @@ from gateway.mindcluster.core.vocabulary import (
     text_of,
 )
 
-DEVICE, SWITCH, NODE, MANUAL = "device", "switch", "node", "manual"
-MANUAL_CONFIGMAP = "clusterd-manual-info-cm"
+DEVICE, SWITCH, NODE = "device", "switch", "node"
 _KINDS = {"cluster-info-device-": DEVICE, "cluster-info-switch-": SWITCH, "cluster-info-node-cm": NODE}
 _NODE_PREFIXES = ("mindx-dl-deviceinfo-", "mindx-dl-switchinfo-", "mindx-dl-nodeinfo-")
 
@@ -36,10 +35,6 @@ def read_cluster_info(name: str, data: Mapping[str, str], now: float) -> Iterato
 
     The empty node stands for the ConfigMap as a whole, when that cannot be read.
     """
-    if name == MANUAL_CONFIGMAP:
-        for node, text in data.items():
-            yield NodePart(node, MANUAL, _read_manual(node, text, now))
-        return
     kind = next((kind for prefix, kind in _KINDS.items() if name.startswith(prefix)), "")
     if not kind or not data.get(name):
         return
@@ -58,16 +53,8 @@ def read_cluster_info(name: str, data: Mapping[str, str], now: float) -> Iterato
             yield NodePart(node, kind, Reading(problem=str(error)))
 
 
-def _read_part(kind: str, fields: Mapping[str, object], node: str, now: float) -> Reading:
-    if kind == DEVICE:
-        return read_devices(fields, fields.get("UpdateTime"), node, now)
-    if kind == SWITCH:
-        return read_switch(fields, node, now)
-    return read_node_faults(fields, node, None)
-
-
-def _read_manual(node: str, text: str, now: float) -> Reading:
-    """Read the cards that ClusterD has isolated on one node, with the codes that made it do so."""
+def read_manual_info(node: str, text: str, now: float) -> Reading:
+    """Read one node's value of ``clusterd-manual-info-cm``: isolated cards, with the codes that made ClusterD do so."""
     faults: list[Observed] = []
     bad: list[str] = []
     try:
@@ -82,6 +69,14 @@ def _read_manual(node: str, text: str, now: float) -> Reading:
     except PayloadError as error:
         bad.append(str(error))
     return Reading(tuple(faults), complete=not bad, problem=problems(bad))
+
+
+def _read_part(kind: str, fields: Mapping[str, object], node: str, now: float) -> Reading:
+    if kind == DEVICE:
+        return read_devices(fields, fields.get("UpdateTime"), node, now)
+    if kind == SWITCH:
+        return read_switch(fields, node, now)
+    return read_node_faults(fields, node, None)
 
 
 def _read_isolated(node: str, name: str, entries: list[object], now: float) -> list[Observed]:

@@ -37,7 +37,6 @@ class Condition:
 class NodeReading:
     """A Node; ``ready_since`` in seconds since the epoch, None while it is not ready or does not say."""
 
-    node: str
     reading: Reading
     ready_since: float | None
 
@@ -80,13 +79,10 @@ def read_node_faults(info: Mapping[str, object], node: str, since: float | None)
     return Reading(tuple(faults), complete=not bad, problem=problems(bad))
 
 
-def read_node(node: Mapping[str, object], conditions: Iterable[Condition] = ()) -> NodeReading:
-    """Read a Node object as the API server gives it; raises PayloadError without a name."""
-    metadata = as_object(node.get("metadata"), "metadata")
-    name = text_of(metadata.get("name"))
-    if not name:
-        raise PayloadError("node without a name")
-    status = as_object(node.get("status") or {}, "status")
+def read_node(name: str, node: Mapping[str, object], conditions: Iterable[Condition] = ()) -> NodeReading:
+    """Read a Node object as the API server gives it; one that does not say that it is ready is not."""
+    told = node.get("status")
+    status = told if isinstance(told, dict) else {}
     found = {text_of(each.get("type")): each for each in _objects(status.get("conditions"))}
     ready = found.get("Ready", {})
     changed = _read_rfc3339(ready.get("lastTransitionTime"))
@@ -109,12 +105,12 @@ def read_node(node: Mapping[str, object], conditions: Iterable[Condition] = ()) 
                     detail=text_of(fields.get("reason")),
                 )
             )
-    return NodeReading(name, Reading(tuple(faults), complete=True), changed if is_ready else None)
+    return NodeReading(Reading(tuple(faults), complete=True), changed if is_ready else None)
 
 
 def deleted_node(node: str) -> NodeReading:
     """Return what is known of a node that the cluster has no more: it is not ready."""
-    return NodeReading(node, Reading((_not_ready(node, "", None),), complete=True), None)
+    return NodeReading(Reading((_not_ready(node, "", None),), complete=True), None)
 
 
 def _not_ready(node: str, address: str, since: float | None) -> Observed:

@@ -15,6 +15,7 @@ class Source(StrEnum):
     CM_NODE = "cm-node"
     NODE_READY = "node-ready"
     CM_CLUSTER = "cm-cluster"
+    CM_MANUAL = "cm-manual"
     CLUSTERD_QUERY = "clusterd-query"
     CLUSTERD_STREAM = "clusterd-stream"
 

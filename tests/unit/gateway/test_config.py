@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config import EngineAddress, EngineDaemonConfig, RestDaemonConfig
+from gateway.config import EngineAddress, EngineDaemonConfig, MindClusterDaemonConfig, RestDaemonConfig
 from motor_ft.wire.config import ConfigError, load
 
 ENGINE = """
@@ -27,7 +27,17 @@ WHOLE: dict[str, Any] = {
 REST: dict[str, Any] = {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0", "controller": "127.0.0.1:7000"}
 
 
-def error_of(tmp_path: Path, content: object, schema: type[EngineDaemonConfig | RestDaemonConfig]) -> str:
+MINDCLUSTER: dict[str, Any] = {
+    "metrics_listen": "127.0.0.1:0",
+    "controllers": ["127.0.0.1:7000"],
+    "state_dir": "state",
+    "kubernetes": {},
+}
+
+
+def error_of(
+    tmp_path: Path, content: object, schema: type[EngineDaemonConfig | RestDaemonConfig | MindClusterDaemonConfig]
+) -> str:
     path = tmp_path / "gateway.json"
     path.write_text(json.dumps(content))
     with pytest.raises(ConfigError) as caught:
@@ -96,3 +106,26 @@ def test_a_bad_controller_is_named_by_its_key(tmp_path: Path) -> None:
 
 def test_an_address_needs_no_trailing_slash_and_bears_one(tmp_path: Path) -> None:
     assert EngineAddress(0, "http://h:1/").url == "http://h:1/"
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"metrics_listen": "h"}, "metrics_listen"),
+        ({"controllers": []}, "controllers"),
+        ({"controllers": ["127.0.0.1:7000", "somewhere"]}, "controllers[1]"),
+        ({"kubernetes": None}, "kubernetes"),
+        ({"kubernetes": {"configmaps": [], "nodes": False}}, "kubernetes.configmaps"),
+        ({"kubernetes": {"configmaps": ["pods"]}}, "kubernetes.configmaps[0]"),
+        ({"kubernetes": {"server": "http://h", "kubeconfig": "k"}}, "kubernetes.kubeconfig"),
+        ({"kubernetes": {"conditions": [{"type": "NT_NPU_DEVICE", "level": "L7"}]}}, "kubernetes.conditions[0].level"),
+        ({"clusterd": {"address": "h"}}, "clusterd.address"),
+        ({"clusterd": {"address": "h:1", "role": ""}}, "clusterd.role"),
+        ({"clusterd": {"address": "h:1", "cert_file": "c"}}, "clusterd.key_file"),
+        ({"clusterd": {"address": "h:1", "cert_file": "c", "key_file": "k"}}, "clusterd.ca_file"),
+        ({"clusterd": {"address": "h:1", "query_interval_sec": 0.5}}, "clusterd.query_interval_sec"),
+        ({"debounce_sec": -1}, "debounce_sec"),
+    ],
+)
+def test_a_bad_adapter_of_hardware_is_named_by_its_key(tmp_path: Path, change: dict[str, object], key: str) -> None:
+    assert key in error_of(tmp_path, MINDCLUSTER | change, MindClusterDaemonConfig)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gateway.mindcluster.core.cluster import NodePart, read_cluster_info
+from gateway.mindcluster.core.cluster import NodePart, read_cluster_info, read_manual_info
 from tests.unit.gateway.mindcluster.payloads import LINK_DOWN, NOW, WRITTEN, alarm, device_list, entry, switch_data
 
 
@@ -94,13 +94,13 @@ def test_cards_that_clusterd_isolates_have_the_codes_that_made_it_do_so() -> Non
     since = 1_770_811_685_650
     detail = [{"FaultCode": "8C084E00", "FaultLevel": "ManuallySeparateNPU", "LastSeparateTime": since}]
     info = {"Total": ["Ascend910-0", "Ascend910-3", "Ascend910-6"], "Detail": {"Ascend910-0": detail, "Ascend910-6": 5}}
-    data = {"node-a": json.dumps(info), "node-b": "{"}
-    parts = {part.node: part for part in read_cluster_info("clusterd-manual-info-cm", data, NOW)}
-    assert [(fault.npu_name, fault.code, fault.level) for fault in parts["node-a"].reading.faults] == [
+    reading = read_manual_info("node-a", json.dumps(info), NOW)
+    assert [(fault.npu_name, fault.code, fault.level) for fault in reading.faults] == [
         ("Ascend910-0", "8C084E00", "L6"),
         ("Ascend910-3", "ManuallySeparateNPU", "L6"),
         ("Ascend910-6", "ManuallySeparateNPU", "L6"),
     ]
-    assert parts["node-a"].reading.faults[0].since == since / 1000
-    assert parts["node-b"].reading.problem
-    assert not parts["node-a"].reading.complete
+    assert reading.faults[0].since == since / 1000
+    assert not reading.complete
+    assert read_manual_info("node-a", "{", NOW).problem
+    assert read_manual_info("node-a", '{"Total":[]}', NOW).complete

@@ -1,0 +1,140 @@
+"""The board's faults on their way to the Controller: what has changed since it was last told."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from gateway.mindcluster.core.board import Board
+from gateway.mindcluster.core.slot import Times
+from gateway.mindcluster.metrics import MindClusterMetrics
+from motor_ft.model.hardware import FaultKey, FaultLevel, HardwareFault, SourceState
+from motor_ft.v1 import fault_report_pb2
+from motor_ft.v1.fault_report_pb2 import FaultReportRequest
+from motor_ft.wire.hardware import hardware_cleared_to_pb, hardware_fault_to_pb, source_to_pb
+from motor_ft.wire.log import get_logger
+from motor_ft.wire.outbox import Outbox
+
+TICK_SEC = 1.0
+"""How soon what only time changes is noticed: staleness, and flapping faults that have lasted."""
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A fault that is new or has changed at a monotonic time, one that is over, or (None) everything."""
+
+    fault: HardwareFault | None = None
+    at: float = 0.0
+    over: bool = False
+
+
+class Feed:
+    """Compares the board with what was told, and queues the differences; ``touch`` says that the board has changed."""
+
+    def __init__(
+        self, board: Board, times: Callable[[], Times], metrics: MindClusterMetrics, *, outbox_limit: int = 512
+    ) -> None:
+        self.board = board
+        self.outbox: Outbox[Item] = Outbox(outbox_limit, Item())
+        self._outbox_limit = outbox_limit
+        self.wake = asyncio.Event()
+        self._times = times
+        self._metrics = metrics
+        self._touched = asyncio.Event()
+        self._told: dict[FaultKey, Item] = {}
+        self._states: tuple[SourceState, ...] = ()
+        self.refresh()
+
+    @property
+    def working(self) -> bool:
+        """Every source works."""
+        return not any(state.problem for state in self._states if not state.node)
+
+    def touch(self) -> None:
+        """The board has changed; several changes are told at once."""
+        self._touched.set()
+
+    async def run(self) -> None:
+        """Queue what changes, until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SEC):
+                    await self._touched.wait()
+            self._touched.clear()
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Queue every difference between the board and what was told; a source that changes is told with a snapshot."""
+        now = self._times()
+        faults = self.board.faults(now)
+        items = {
+            key: Item(fault, now.monotonic)
+            for key, fault in faults.items()
+            if key not in self._told or self._told[key].fault != fault
+        }
+        items |= {key: replace(told, over=True) for key, told in self._told.items() if key not in faults}
+        self._tell(items)
+        self._compare_states(self.board.states(now))
+        self._count(faults)
+
+    def message(self, sequence: int, item: Item, now: float) -> FaultReportRequest:
+        """One numbered report; a snapshot is of the last refresh, so that what follows it follows from it."""
+        if item.fault is None:
+            snapshot = fault_report_pb2.Snapshot(
+                hardware_faults=[_fault(told, now) for told in self._told.values()],
+                hardware_sources=map(source_to_pb, self._states),
+            )
+            return FaultReportRequest(sequence=sequence, snapshot=snapshot)
+        if item.over:
+            return FaultReportRequest(sequence=sequence, hardware_cleared=hardware_cleared_to_pb(item.fault))
+        return FaultReportRequest(sequence=sequence, hardware_fault=_fault(item, now))
+
+    def _tell(self, items: dict[FaultKey, Item]) -> None:
+        """Queue what has changed; a storm is told with one snapshot."""
+        for key, item in items.items():
+            if item.over:
+                del self._told[key]
+            else:
+                self._told[key] = item
+            _log.info("hardware fault is over" if item.over else "hardware fault", **_fields(item.fault))
+        if len(items) > self._outbox_limit:
+            self.outbox.request_snapshot()
+        else:
+            for key, item in items.items():
+                self.outbox.put(key, item)
+        if items:
+            self.wake.set()
+
+    def _compare_states(self, states: tuple[SourceState, ...]) -> None:
+        if states == self._states:
+            return
+        for state in set(states) - set(self._states):
+            if state.problem:
+                _log.warning("hardware source is not to be believed", **_fields(state))
+        for state in set(self._states) - set(states):
+            if state.problem:
+                _log.info("no longer so", **_fields(state))
+        self._states = states
+        self.outbox.request_snapshot()
+        self.wake.set()
+
+    def _count(self, faults: dict[FaultKey, HardwareFault]) -> None:
+        levels = Counter(fault.level for fault in faults.values())
+        for level in FaultLevel:
+            self._metrics.faults.labels(level).set(levels[level])
+        for state in self._states:
+            if not state.node:
+                self._metrics.working.labels(state.source).set(not state.problem)
+        self._metrics.doubted.set(sum(bool(state.node) for state in self._states))
+
+
+def _fault(item: Item, now: float) -> fault_report_pb2.HardwareFault:
+    """The age is counted when the message is made."""
+    assert item.fault is not None
+    return hardware_fault_to_pb(replace(item.fault, age_sec=item.fault.age_sec + now - item.at))
+
+
+def _fields(record: HardwareFault | SourceState | None) -> dict[str, object]:
+    return {} if record is None else {name: value for name in record.__slots__ if (value := getattr(record, name))}
