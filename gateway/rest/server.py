@@ -11,6 +11,7 @@ from gateway.rest.errors import errors_to_json
 from motor_ft.wire.listen import cannot_listen, split_address
 
 _MAX_BODY = 64 * 1024  # bytes
+_GRACE_SEC = 2.0
 
 
 class RestServer:
@@ -23,7 +24,7 @@ class RestServer:
         self._listen = listen
         app = web.Application(middlewares=[_counted(metrics), errors_to_json], client_max_size=_MAX_BODY)
         app.add_routes([*routes, web.get("/openapi.json", _document)])
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_GRACE_SEC)
 
     async def start(self) -> int:
         """Listen; returns the bound port. Raises FtError PORT_UNAVAILABLE."""
@@ -38,7 +39,7 @@ class RestServer:
         return bound
 
     async def stop(self) -> None:
-        """Let requests finish, then close the port."""
+        """Close the port and let requests finish; a peer that is slower than the grace does not keep us."""
         await self._runner.cleanup()
 
 

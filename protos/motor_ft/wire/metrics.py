@@ -8,6 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, H
 from motor_ft.model.errors import Reason
 from motor_ft.wire.listen import cannot_listen, split_address
 
+_GRACE_SEC = 2.0  # for a peer that reads slowly while we end
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -54,7 +55,7 @@ class MetricsServer:
                 web.get("/readyz", self._readyz),
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_GRACE_SEC)
 
     async def start(self) -> int:
         """Listen; returns the bound port. Raises FtError PORT_UNAVAILABLE."""
