@@ -66,9 +66,10 @@ def welcomed(state: NodeState, instance_id: int, epoch: int, generation: int, *,
     Raises FtError STALE_EPOCH for a Controller that is behind the highest epoch seen.
     """
     state.fence.check_epoch(epoch)
-    fence = state.fence.note(instance_id, epoch, generation)
     if instance_id != state.instance_id:
-        state = replace(state, guard=None, ended="", retired=frozenset())
+        # Commands of other instances are refused as such: their generations would only make every record longer.
+        state = replace(state, guard=None, ended="", retired=frozenset(), fence=Fence(state.fence.epoch))
+    fence = state.fence.note(instance_id, epoch, generation)
     return replace(state, fence=fence, instance_id=instance_id, scale_down_on=scale_down_on)
 
 

@@ -83,6 +83,16 @@ def test_retirement_only_grows_until_a_new_instance() -> None:
     assert (new_instance.retired, new_instance.guard, new_instance.ended) == (frozenset(), None, "")
 
 
+def test_what_is_remembered_does_not_grow_with_the_instances_that_a_pod_was_in() -> None:
+    state = guarded_state()
+    for instance_id in range(8, 20):
+        state = welcomed(state, instance_id, 5, 1, scale_down_on=True)
+    assert (state.fence.epoch, dict(state.fence.generations)) == (5, {19: (5, 1)})
+    with pytest.raises(FtError) as caught:
+        admit(state, A)
+    assert caught.value.reason is Reason.UNKNOWN_INSTANCE
+
+
 def test_a_late_guard_does_not_reopen_a_finalized_transaction() -> None:
     with pytest.raises(FtError) as caught:
         check_not_ended(finalize(guarded_state()), A)
