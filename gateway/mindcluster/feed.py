@@ -22,12 +22,20 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """A fault that is new or has changed at a monotonic time, one that is over, or (None) everything."""
+class Change:
+    """A fault that is new or has changed at a monotonic time, or is ``over``."""
 
-    fault: HardwareFault | None = None
-    at: float = 0.0
+    fault: HardwareFault
+    at: float
     over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotMark:
+    """Stands in the outbox for everything, until it is sent."""
+
+
+Item = Change | SnapshotMark
 
 
 class Feed:
@@ -37,13 +45,13 @@ class Feed:
         self, board: Board, times: Callable[[], Times], metrics: MindClusterMetrics, *, outbox_limit: int = 512
     ) -> None:
         self.board = board
-        self.outbox: Outbox[Item] = Outbox(outbox_limit, Item())
-        self._outbox_limit = outbox_limit
+        self.outbox: Outbox[Item] = Outbox(outbox_limit, SnapshotMark())
         self.wake = asyncio.Event()
+        self._outbox_limit = outbox_limit
         self._times = times
         self._metrics = metrics
         self._touched = asyncio.Event()
-        self._told: dict[FaultKey, Item] = {}
+        self._told: dict[FaultKey, Change] = {}
         self._states: tuple[SourceState, ...] = ()
         self.refresh()
 
@@ -69,19 +77,19 @@ class Feed:
         """Queue every difference between the board and what was told; a source that changes is told with a snapshot."""
         now = self._times()
         faults = self.board.faults(now)
-        items = {
-            key: Item(fault, now.monotonic)
+        changes = {
+            key: Change(fault, now.monotonic)
             for key, fault in faults.items()
             if key not in self._told or self._told[key].fault != fault
         }
-        items |= {key: replace(told, over=True) for key, told in self._told.items() if key not in faults}
-        self._tell(items)
+        changes |= {key: replace(told, over=True) for key, told in self._told.items() if key not in faults}
+        self._tell(changes)
         self._compare_states(self.board.states(now))
         self._count(faults)
 
     def message(self, sequence: int, item: Item, now: float) -> FaultReportRequest:
         """One numbered report; a snapshot is of the last refresh, so that what follows it follows from it."""
-        if item.fault is None:
+        if isinstance(item, SnapshotMark):
             snapshot = fault_report_pb2.Snapshot(
                 hardware_faults=[_fault(told, now) for told in self._told.values()],
                 hardware_sources=map(source_to_pb, self._states),
@@ -91,31 +99,30 @@ class Feed:
             return FaultReportRequest(sequence=sequence, hardware_cleared=hardware_cleared_to_pb(item.fault))
         return FaultReportRequest(sequence=sequence, hardware_fault=_fault(item, now))
 
-    def _tell(self, items: dict[FaultKey, Item]) -> None:
+    def _tell(self, changes: dict[FaultKey, Change]) -> None:
         """Queue what has changed; a storm is told with one snapshot."""
-        for key, item in items.items():
-            if item.over:
+        for key, change in changes.items():
+            if change.over:
                 del self._told[key]
             else:
-                self._told[key] = item
-            _log.info("hardware fault is over" if item.over else "hardware fault", **_fields(item.fault))
-        if len(items) > self._outbox_limit:
+                self._told[key] = change
+            _log.info("hardware fault is over" if change.over else "hardware fault", **_fields(change.fault))
+        if len(changes) > self._outbox_limit:
             self.outbox.request_snapshot()
         else:
-            for key, item in items.items():
-                self.outbox.put(key, item)
-        if items:
+            for key, change in changes.items():
+                self.outbox.put(key, change)
+        if changes:
             self.wake.set()
 
     def _compare_states(self, states: tuple[SourceState, ...]) -> None:
         if states == self._states:
             return
-        for state in set(states) - set(self._states):
-            if state.problem:
-                _log.warning("hardware source is not to be believed", **_fields(state))
-        for state in set(self._states) - set(states):
-            if state.problem:
-                _log.info("no longer so", **_fields(state))
+        before, after = ({state for state in each if state.problem} for each in (self._states, states))
+        for state in after - before:
+            _log.warning("hardware source is not to be believed", **_fields(state))
+        for state in before - after:
+            _log.info("hardware source: the problem is over", **_fields(state))
         self._states = states
         self.outbox.request_snapshot()
         self.wake.set()
@@ -130,11 +137,10 @@ class Feed:
         self._metrics.doubted.set(sum(bool(state.node) for state in self._states))
 
 
-def _fault(item: Item, now: float) -> fault_report_pb2.HardwareFault:
+def _fault(change: Change, now: float) -> fault_report_pb2.HardwareFault:
     """The age is counted when the message is made."""
-    assert item.fault is not None
-    return hardware_fault_to_pb(replace(item.fault, age_sec=item.fault.age_sec + now - item.at))
+    return hardware_fault_to_pb(replace(change.fault, age_sec=change.fault.age_sec + now - change.at))
 
 
-def _fields(record: HardwareFault | SourceState | None) -> dict[str, object]:
-    return {} if record is None else {name: value for name in record.__slots__ if (value := getattr(record, name))}
+def _fields(record: HardwareFault | SourceState) -> dict[str, object]:
+    return {name: value for name in record.__slots__ if (value := getattr(record, name))}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from gateway.mindcluster.core import cluster
 from gateway.mindcluster.core.board import Board, Place
 from gateway.mindcluster.core.device import CheckCode, read_device
-from gateway.mindcluster.core.node import Condition, deleted_node, read_node, read_node_info
+from gateway.mindcluster.core.node import Condition, NodeReading, deleted_node, read_node, read_node_info
 from gateway.mindcluster.core.observed import Source
 from gateway.mindcluster.core.slot import Times
 from gateway.mindcluster.core.switch import read_switch
@@ -163,14 +163,14 @@ class NodeSink(BoardSink):
         return {place.node for place in self._board.places(Source.NODE_READY)}
 
     def _take(self, name: str, item: Object) -> None:
-        found = read_node(name, item, self._conditions)
-        self._board.take(Place(Source.NODE_READY, name), found.reading, self._times())
-        self._board.ready(name, found.ready_since)
+        self._found(name, read_node(name, item, self._conditions))
 
     def _drop(self, name: str) -> None:
-        found = deleted_node(name)
+        self._found(name, deleted_node(name))
+
+    def _found(self, name: str, found: NodeReading) -> None:
         self._board.take(Place(Source.NODE_READY, name), found.reading, self._times())
-        self._board.ready(name, found.ready_since)
+        self._board.node(name, found.address, found.ready_since)
 
 
 def data_of(item: Object) -> Mapping[str, str]:

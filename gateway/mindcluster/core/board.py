@@ -22,6 +22,11 @@ class Place(NamedTuple):
     part: str = ""
 
 
+class _Node(NamedTuple):
+    address: str = ""
+    ready_since: float | None = None
+
+
 class _Seen(NamedTuple):
     place: Place
     kept: Kept
@@ -39,7 +44,7 @@ class Board:
     ) -> None:
         self._broken: dict[Source, str] = dict.fromkeys(sources, "has not answered yet")
         self._slots: dict[Place, Slot] = {}
-        self._ready_since: dict[str, float] = {}
+        self._nodes: dict[str, _Node] = {}
         self._debounce_codes = frozenset(map(canonical_code, debounce_codes))
         self._debounce_sec = debounce_sec
 
@@ -47,11 +52,9 @@ class Board:
         """A reading of a place has arrived."""
         self._keep(place, self._slots.get(place, Slot()).take(reading, now))
 
-    def ready(self, node: str, since: float | None) -> None:
-        """The node is Ready since a time: what its plugin wrote before says nothing of what came after."""
-        self._ready_since.pop(node, None)
-        if since is not None:
-            self._ready_since[node] = since
+    def node(self, name: str, address: str, ready_since: float | None) -> None:
+        """A node and its address; what its plugin wrote before it became Ready says nothing of what came after."""
+        self._nodes[name] = _Node(address, ready_since)
 
     def lost(self, place: Place, problem: str) -> None:
         """The place is gone without saying how it is: kept, and not believed."""
@@ -123,7 +126,7 @@ class Board:
         if place.source is Source.CM_DEVICE or (place.source is Source.CM_SWITCH and slot.faults):
             if writer.outdated(now):
                 return f"nothing was written for {STALE_SEC:g} s"
-            ready = self._ready_since.get(place.node)
+            ready = self._nodes.get(place.node, _Node()).ready_since
             if ready is not None and writer.update_time is not None and writer.update_time < ready:
                 return "nothing was written since the node became Ready"
         return ""
@@ -146,7 +149,7 @@ class Board:
             fault_type=chosen.fault_type,
             unit=chosen.unit,
             port=chosen.port,
-            node_ip=chosen.node_ip or next(_addresses(live), ""),
+            node_ip=chosen.node_ip or self._nodes.get(chosen.node, _Node()).address or next(_addresses(live), ""),
             sources=tuple(sorted({each.place.source.value for each in live})),
             stale=not is_live,
             detail=chosen.detail,

@@ -38,7 +38,8 @@ class NodeReading:
     """A Node; ``ready_since`` in seconds since the epoch, None while it is not ready or does not say."""
 
     reading: Reading
-    ready_since: float | None
+    address: str = ""
+    ready_since: float | None = None
 
 
 def read_node_info(data: Mapping[str, str], node: str, now: float) -> Reading:
@@ -88,7 +89,7 @@ def read_node(name: str, node: Mapping[str, object], conditions: Iterable[Condit
     changed = _read_rfc3339(ready.get("lastTransitionTime"))
     is_ready = text_of(ready.get("status")) == "True"
     address = _address(status)
-    faults = [] if is_ready else [_not_ready(name, address, changed)]
+    faults = [] if is_ready else [_not_ready(name, changed)]
     for condition in conditions:
         fields = found.get(condition.type, {})
         if text_of(fields.get("status")) == condition.bad_status:
@@ -100,21 +101,20 @@ def read_node(name: str, node: Mapping[str, object], conditions: Iterable[Condit
                     condition.level,
                     condition.bad_status,
                     fault_type=NODE,
-                    node_ip=address,
                     since=_read_rfc3339(fields.get("lastTransitionTime")),
                     detail=text_of(fields.get("reason")),
                 )
             )
-    return NodeReading(Reading(tuple(faults), complete=True), changed if is_ready else None)
+    return NodeReading(Reading(tuple(faults), complete=True), address, changed if is_ready else None)
 
 
 def deleted_node(node: str) -> NodeReading:
     """Return what is known of a node that the cluster has no more: it is not ready."""
-    return NodeReading(Reading((_not_ready(node, "", None),), complete=True), None)
+    return NodeReading(Reading((_not_ready(node, None),), complete=True))
 
 
-def _not_ready(node: str, address: str, since: float | None) -> Observed:
-    return Observed(node, "", NODE_NOT_READY, FaultLevel.L6, NOT_READY, fault_type=NODE, node_ip=address, since=since)
+def _not_ready(node: str, since: float | None) -> Observed:
+    return Observed(node, "", NODE_NOT_READY, FaultLevel.L6, NOT_READY, fault_type=NODE, since=since)
 
 
 def _address(status: Mapping[str, object]) -> str:

@@ -148,6 +148,21 @@ async def test_a_source_that_breaks_is_told_with_a_snapshot(adapter: Adapter, co
         assert told.hardware_faults[0].stale
 
 
+async def test_a_node_that_is_not_to_be_believed_is_told_by_name(
+    adapter: Adapter, controller: ScriptedController
+) -> None:
+    show(adapter, fault("A"))
+    adapter.board.take(DEVICE, Reading(problem="CheckCode is wrong"), times())
+    adapter.feed.refresh()
+    async with linking(adapter, controller.address):
+        _, snapshot = await welcomed(controller)
+        assert [(each.source, each.node_name, each.problem) for each in snapshot.hardware_sources] == [
+            ("cm-device", "", ""),
+            ("cm-device", "node-a", "CheckCode is wrong"),
+        ]
+        assert adapter.feed.working, "the source as a whole"
+
+
 async def test_a_storm_of_faults_becomes_a_snapshot(adapter: Adapter, controller: ScriptedController) -> None:
     show(adapter)
     adapter.feed.refresh()

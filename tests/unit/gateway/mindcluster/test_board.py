@@ -178,13 +178,22 @@ def test_after_a_reboot_the_old_payload_is_not_believed() -> None:
     """Ready comes back while the ConfigMap still has what was written before."""
     made = board(Source.CM_DEVICE, Source.NODE_READY)
     made.take(DEVICE, reading(card()), at(0))
-    made.ready("node-a", WALL + 60)
+    made.node("node-a", "192.0.2.1", WALL + 60)
     assert only(made, 61).stale
     assert problems(made, 61) == {("cm-device", "node-a"): "nothing was written since the node became Ready"}
     made.take(DEVICE, reading(written=WALL + 70), at(70))
     assert (made.faults(at(70)), problems(made, 70)) == ({}, {})
-    made.ready("node-a", None)
+    made.node("node-a", "192.0.2.1", None)
     assert problems(made, 71) == {}
+
+
+def test_a_fault_has_the_address_of_its_node_whichever_source_knows_it() -> None:
+    """Pods may name their node by address."""
+    made = board(Source.CM_DEVICE, Source.NODE_READY)
+    made.take(DEVICE, reading(card()), at(0))
+    assert only(made).node_ip == ""
+    made.node("node-a", "192.0.2.1", None)
+    assert only(made).node_ip == "192.0.2.1"
 
 
 def test_ready_clears_no_card_and_a_card_clears_no_node() -> None:

@@ -76,7 +76,7 @@ def node(**statuses: str) -> dict[str, Any]:
 
 def test_a_ready_node_has_no_fault_and_says_since_when() -> None:
     ready = read_node("node-a", node(Ready="True"))
-    assert (ready.reading, ready.ready_since) == (Reading(complete=True), 1744182144.0)
+    assert (ready.reading, ready.address, ready.ready_since) == (Reading(complete=True), "192.0.2.1", 1744182144.0)
 
 
 @pytest.mark.parametrize("status", ["False", "Unknown"])
@@ -84,7 +84,7 @@ def test_a_node_that_is_not_ready_is_a_fault_of_the_gravest_level(status: str) -
     found = read_node("node-a", node(Ready=status))
     (fault,) = found.reading.faults
     assert brief(fault) == ("", "0x0000001", "Node", "", "L6")
-    assert (fault.raw_level, fault.node_ip, fault.since) == ("NotReady", "192.0.2.1", 1744182144.0)
+    assert (fault.raw_level, fault.since) == ("NotReady", 1744182144.0)
     assert found.ready_since is None
 
 
