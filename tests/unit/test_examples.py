@@ -6,20 +6,32 @@ import msgspec
 import pytest
 
 from controller.config import ControllerConfig, FaultToleranceConfig
+from gateway.config import ClusterDConfig, KubernetesConfig, MindClusterDaemonConfig
 from motor_ft.wire.config import load
 from nodemanager.config import NodeManagerConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
+WHOLE: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
+    KubernetesConfig: MindClusterDaemonConfig,
+    ClusterDConfig: MindClusterDaemonConfig,
+}
+"""The file that a part is in."""
 
 
 @pytest.mark.parametrize(
     ("name", "schema"),
-    [("controller.example.toml", ControllerConfig), ("nodemanager.example.toml", NodeManagerConfig)],
+    [
+        ("controller.example.toml", ControllerConfig),
+        ("nodemanager.example.toml", NodeManagerConfig),
+        ("mindcluster.example.toml", MindClusterDaemonConfig),
+        ("mindcluster.example.toml", KubernetesConfig),
+        ("mindcluster.example.toml", ClusterDConfig),
+    ],
 )
 def test_an_example_names_every_key_and_loads(name: str, schema: type[msgspec.Struct]) -> None:
     """A key that is missing here is a key that nobody finds."""
     text = (DOCS / name).read_text()
-    load(DOCS / name, schema)
+    load(DOCS / name, WHOLE.get(schema, schema))
     for key in schema.__struct_fields__:
         assert key in text, key
 
