@@ -164,6 +164,7 @@ class ScriptedStore:
         return self.real.leads()
 
     async def next_instance_id(self) -> int:
+        await asyncio.sleep(0)  # no real store answers at once
         return await self.real.next_instance_id()
 
     async def load(self) -> Loaded:

@@ -174,6 +174,21 @@ async def test_healing_while_survivors_are_awaited_returns_to_the_phase_before()
         assert world.applies() == {}
 
 
+async def test_what_is_left_after_a_transaction_is_collected_anew() -> None:
+    async with World(*TWO_PODS) as world:
+        await world.serve()
+        await world.lose(1)
+        world.engine(3).status = H
+        await asyncio.sleep(20)
+        await world.see(1, H)
+        await world.until(lambda: world.observed.strategies == [("dp_scale_down", "cancelled")])
+        ended = world.clock.now()
+        await asyncio.sleep(SETTINGS.fault_collection_timeout - 1)
+        assert world.controller.started == ["dp_scale_down"]
+        await asyncio.sleep(ended + SETTINGS.fault_collection_timeout + 1 - world.clock.now())
+        assert world.controller.started == ["dp_scale_down", "instance_reconfiguration"]
+
+
 async def test_healing_after_the_withdrawal_publishes_again() -> None:
     async with World(*TWO_PODS) as world:
         await world.serve()

@@ -11,7 +11,7 @@ from controller.core.status import InstanceState
 from controller.fault_manager.instance import InstanceActor
 from motor_ft.model.engine import EngineObservation, EngineStatus
 from motor_ft.model.errors import FtError, Reason
-from tests.support.world.pods import TWO_PODS, D, FakePod, H, U, fault, registration
+from tests.support.world.pods import TWO_PODS, D, FakeEngine, FakePod, H, U, fault, registration
 from tests.support.world.world import SETTINGS, World
 
 pytestmark = pytest.mark.looptime
@@ -26,13 +26,18 @@ def by_rpc(rank: int, status: EngineStatus, *, instance_id: int | None = None, n
     return SoftwareFault(instance_id, f"10.0.0.{number}", 9000, rank, EngineObservation(rank, status))
 
 
+def healthy(engine: FakeEngine) -> EngineHealthy:
+    """A report that the engine, whatever it is in now, is healthy."""
+    return EngineHealthy(replace(engine.read(), status=H))
+
+
 async def test_a_duplicate_sequence_counts_as_delivered_and_changes_nothing() -> None:
     async with World(*TWO_PODS) as world:
         await world.serve()
         await world.see(0, D)
         pod = world.pod(1)
         assert pod.attachment is not None
-        await pod.attachment.deliver(2, EngineHealthy(pod.engines[0].read()))
+        await pod.attachment.deliver(2, healthy(pod.engines[0]))
         await asyncio.sleep(0.1)
         assert world.status().engine_statuses[0] is D
 
@@ -43,9 +48,8 @@ async def test_sequences_go_on_over_a_reconnect_of_the_same_start_and_begin_anew
         pod = world.pod(1)
         await world.see(0, U)
         await pod.disconnect()
-        await pod.connect()
-        assert pod.attachment is not None
-        await pod.attachment.deliver(1, EngineHealthy(pod.engines[0].read()))
+        again = await world.manager.attach(pod.hello(), pod.heard.append)
+        await again.deliver(1, healthy(pod.engines[0]))
         await asyncio.sleep(0.1)
         assert world.status().engine_statuses[0] is U
         await pod.disconnect()
@@ -64,7 +68,7 @@ async def test_a_newer_stream_replaces_an_older_one_whose_end_then_means_nothing
         assert older is not None
         await pod.connect()
         with pytest.raises(FtError) as refused:
-            await older.deliver(99, EngineHealthy(pod.engines[0].read()))
+            await older.deliver(99, healthy(pod.engines[0]))
         assert refused.value.reason is Reason.STALE_INCARNATION
         older.detach()
         await asyncio.sleep(0.1)
