@@ -1,10 +1,11 @@
 """What is known of every rank, and since when (recovery.md section 2). All times are monotonic seconds."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from controller.core.reports import EngineFault, EngineHealthy, ProcessDeath
 from motor_ft.model.engine import EngineStatus, EvidenceSource
+from motor_ft.model.topology import Endpoint
 
 FAULTY = frozenset({EngineStatus.UNHEALTHY, EngineStatus.DEAD})
 
@@ -71,6 +72,15 @@ class Evidence:
     def shown(self) -> dict[int, EngineStatus]:
         """Last status of every known rank, for people."""
         return {rank: EngineStatus.DEAD if slot.exited else slot.shown for rank, slot in sorted(self.ranks.items())}
+
+
+def recalled(engines: Iterable[Endpoint], baseline: Iterable[int]) -> Evidence:
+    """What a Controller begins with that has not seen the instance form: the engines that did, and its baseline.
+
+    An engine that was restarted while nobody looked has lost its place as well.
+    """
+    known = {engine.rank: RankEvidence(engine.incarnation) for engine in engines if not engine.headless}
+    return Evidence(known, frozenset(baseline))
 
 
 def on_fault(evidence: Evidence, fault: EngineFault, now: float) -> Evidence:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from controller.core import assembly
 from controller.core.decision import Action, Decision, decide
 from controller.core.errors import Failure, FailureCode
-from controller.core.evidence import Evidence, as_baseline, forget, strategy_ended
+from controller.core.evidence import Evidence, as_baseline, forget, recalled, strategy_ended
 from controller.core.liveness import PodLiveness, instance_state, serving_complete
 from controller.core.outcome import Outcome
 from controller.core.phases import INTERRUPTED, WINDOW, Phase, restored
@@ -123,7 +123,8 @@ class InstanceActor:
         self.identity = identity
         self.pods = Pods(identity.pods)
         self.runtime = FtRuntime(self.instance_id, runtime, self.env.store, self.show)
-        self.evidence = Evidence(ignored=frozenset(identity.baseline))
+        endpoints = (endpoint for pod in identity.pods for endpoint in pod.endpoints)
+        self.evidence = recalled((e for e in endpoints if e.rank in self.active), identity.baseline)
         self.hardware.restore(identity.hardware_baseline)
         self.hardware.follow(self.registrations)
         self.state = InstanceState.INACTIVE  # until its pods are heard

@@ -193,7 +193,14 @@ class FakePod:
             self.number,
             self.state.fence.epoch,
             self.state.instance_id,
-            self.registration,
+            replace(self.registration, endpoints=self.registered()),
+        )
+
+    def registered(self) -> tuple[Endpoint, ...]:
+        """The endpoints with the engines that run now."""
+        return tuple(
+            replace(endpoint, incarnation="" if endpoint.headless else self.engines[endpoint.rank].incarnation)
+            for endpoint in self.registration.endpoints
         )
 
     async def connect(self) -> None:
@@ -262,10 +269,7 @@ class FakePod:
             healthy=tuple(EngineHealthy(reading) for reading in readings if reading.status is H),
             retired=tuple(sorted(self.state.retired)),
             ready=self.ready,
-            registered=tuple(
-                replace(endpoint, incarnation="" if endpoint.headless else self.engines[endpoint.rank].incarnation)
-                for endpoint in self.registration.endpoints
-            ),
+            registered=self.registered(),
         )
 
     async def became_ready(self) -> None:

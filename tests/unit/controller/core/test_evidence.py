@@ -15,11 +15,13 @@ from controller.core.evidence import (
     on_fault,
     on_healthy,
     on_incarnation,
+    recalled,
     strategy_ended,
     survivor_seen_unhealthy,
 )
 from controller.core.reports import EngineFault, EngineHealthy, ProcessDeath
 from motor_ft.model.engine import EngineStatus, EvidenceSource, Problem
+from motor_ft.model.topology import Endpoint
 from tests.unit.controller.core.fleet import read, unread
 
 EXIT, REPORTED, UNREACHABLE = EvidenceSource
@@ -314,3 +316,17 @@ def test_a_report_about_one_rank_leaves_the_others_alone(reports: list[Change]) 
     evidence = after(*reports)
     changed = on_fault(evidence, unhealthy(9), 99.0)
     assert {rank: slot for rank, slot in changed.ranks.items() if rank != 9} == evidence.ranks
+
+
+def test_after_a_restart_of_the_controller_only_another_engine_of_the_routable_endpoint_is_dead() -> None:
+    engines = [
+        Endpoint(0, "10.0.0.1", 8000, incarnation="e0"),
+        Endpoint(1, "10.0.0.1", 8001, incarnation="e1"),
+        Endpoint(1, "10.0.0.2", 8001, headless=True, incarnation="h1"),
+    ]
+    evidence = recalled(engines, [0])
+    assert evidence == Evidence(evidence.ranks, frozenset({0}))
+    for rank in (0, 1):
+        evidence = on_incarnation(evidence, rank, f"e{rank}", 1.0)
+    assert not evidence.dead
+    assert on_incarnation(evidence, 1, "another", 1.0).slot(1).dead_source is EXIT

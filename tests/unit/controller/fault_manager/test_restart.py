@@ -135,6 +135,18 @@ async def test_a_stable_instance_serves_on_through_a_restart() -> None:
 
 
 @virtual
+async def test_an_engine_that_was_restarted_while_no_controller_ran_has_lost_its_place() -> None:
+    async with World(*TWO_PODS) as world:
+        await world.serve()
+        await world.kill()
+        world.engine(1).incarnation = "another"
+        for rank in (0, 2, 3):
+            world.engine(rank).status = U
+        await world.restart()
+        await world.until(lambda: world.status().dead_committed == (1,))
+
+
+@virtual
 async def test_a_new_controller_decides_when_all_pods_have_sent_their_snapshot() -> None:
     async with World(*TWO_PODS) as world:
         await world.serve()
