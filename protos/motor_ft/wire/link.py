@@ -176,8 +176,9 @@ class ReportLink(ABC, Generic[T]):
             now, ttl = self._now(), self._pace.heartbeat_ttl_sec
             if outbox.unacknowledged_for(now) > ttl:
                 raise FtError(Reason.OUTCOME_UNKNOWN, f"no acknowledgement for {ttl:g} s")
-            while (entry := outbox.next(now)) is not None:
-                await self._write(stream, self.report(*entry, now))
+            # A clock reading for each: what comes in while one is written is younger than the reading before.
+            while (entry := outbox.next(sent_at := self._now())) is not None:
+                await self._write(stream, self.report(*entry, sent_at))
             if now >= beat_at:
                 await self._write(stream, self.heartbeat())
                 beat_at = now + self._pace.heartbeat_interval_sec

@@ -15,6 +15,7 @@ from motor_ft.v1.fault_report_pb2 import FaultReportResponse
 from nodemanager.core.health import DeathReport
 from nodemanager.link import Link, Orders
 from nodemanager.metrics import NodeMetrics
+from nodemanager.pod import Report
 from tests.integration.nodemanager.controller import ScriptedController, ack, directive, seconds, welcome
 from tests.integration.nodemanager.gateway import DEAD, HEALTHY, UNHEALTHY, ScriptedGateway
 from tests.integration.nodemanager.node import EPOCH, INSTANCE, Node, command
@@ -230,6 +231,29 @@ async def test_a_process_death_is_reported_beside_what_the_engine_says(
     while not (snapshot := (await conversation.report()).snapshot).deaths:
         pass
     assert [found.pid for found in snapshot.deaths] == [4711]
+
+
+async def test_what_happens_while_another_report_is_written_has_no_negative_age(
+    linked: Node, controller: ScriptedController, gateway: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Controller would reject it, and the death be known a backoff later."""
+    conversation, _ = await controller.linked()
+    take = linked.pod.outbox.next
+
+    def take_while_it_dies(now: float) -> tuple[int, Report] | None:
+        if (entry := take(now)) is not None:
+            monkeypatch.undo()
+            asyncio.get_running_loop().call_soon(lambda: linked.pod.died(death()))
+        return entry
+
+    def death() -> DeathReport:
+        return DeathReport(1, linked.incarnation(1), 4711, "", linked.clock.now())
+
+    monkeypatch.setattr(linked.pod.outbox, "next", take_while_it_dies)
+    await gateway.say(1, UNHEALTHY)
+    while not (message := await conversation.report()).HasField("process_death"):
+        pass
+    assert message.process_death.age.ToNanoseconds() >= 0
 
 
 async def test_directives_are_done_and_those_of_a_former_leader_are_not(
