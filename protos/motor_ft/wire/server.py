@@ -16,7 +16,7 @@ from motor_ft.wire.channel import MAX_MESSAGE_BYTES
 from motor_ft.wire.commands import CommandLedger
 from motor_ft.wire.health import Health
 from motor_ft.wire.interceptors.chain import Chain
-from motor_ft.wire.listen import cannot_listen
+from motor_ft.wire.listen import cannot_listen, split_address
 from motor_ft.wire.log import get_logger
 from motor_ft.wire.metrics import RpcMetrics
 from motor_ft.wire.policy import PolicyTable
@@ -82,7 +82,12 @@ class RpcServer:
         self._health.set(descriptor_name, True)
 
     async def start(self) -> int:
-        """Listen and serve; returns the bound port, 0 for ``unix:``. Raises FtError PORT_UNAVAILABLE."""
+        """Listen and serve; returns the bound port, 0 for ``unix:``.
+
+        Raises FtError PORT_UNAVAILABLE, or ConfigError for an address without a port, which gRPC takes as port 443.
+        """
+        if not self._listen.startswith("unix:"):
+            split_address(self._listen)
         self.add("grpc.health.v1.Health", health_pb2_grpc.add_HealthServicer_to_server, self._health)
         if self._reflection:
             servicer = reflection.aio.ReflectionServicer([*self._services, reflection.SERVICE_NAME])

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.v1 import fault_report_pb2, fault_report_pb2_grpc, node_manager_pb2, node_manager_pb2_grpc
 from motor_ft.wire.channel import call, open_channel
+from motor_ft.wire.config import ConfigError
 from motor_ft.wire.errors import from_rpc_error
 from motor_ft.wire.metrics import RpcMetrics
 from motor_ft.wire.policy import POLICIES, MethodPolicy
@@ -39,6 +40,12 @@ async def test_an_address_that_is_taken_is_named(served: Served) -> None:
     with pytest.raises(FtError, match=f"cannot listen on {served.address}: .*choose another") as refused:
         await server(served.address).start()
     assert refused.value.reason is Reason.PORT_UNAVAILABLE
+
+
+async def test_an_address_without_a_port_is_refused() -> None:
+    """gRPC alone would take port 443."""
+    with pytest.raises(ConfigError, match="host:port"):
+        await server("127.0.0.1").start()
 
 
 async def test_a_unix_socket_is_served_and_has_no_port(tmp_path: Path) -> None:
