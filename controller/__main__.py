@@ -16,15 +16,15 @@ def main(argv: list[str] | None = None) -> int:
         prog="motor-controller",
         description="Fault-tolerance Controller: gathers evidence, decides, and runs recovery transactions.",
     )
-    parser.add_argument("--config", type=Path, required=True, help="configuration file (.toml or .json)")
-    parser.add_argument("--check-config", action="store_true", help="only check the file")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration, .toml or .json")
+    parser.add_argument("--check-config", action="store_true", help="read the configuration and end")
     arguments = parser.parse_args(argv)
     try:
         config = load(arguments.config, ControllerConfig)
     except ConfigError as error:
         parser.exit(2, f"motor-controller: {error}\n")
     if arguments.check_config:
-        print(f"{arguments.config}: good")
+        print(f"{arguments.config}: ok")
         return 0
     configure_logging(level=config.log.level, json=config.log.json)
     return run(lambda stop: serve(config, stop), name="motor-controller")
