@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 
 import grpc
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 
 from motor_ft.v1 import controller_pb2
@@ -33,9 +33,13 @@ class Show:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until ``stop``, or with --once until the last fault is recovered from."""
-        self._console.print(f"starting {len(self._options.shape.pods)} pods, {self._options.shape.dp_size} ranks …")
-        async with self._cluster as cluster, Evidence(cluster) as evidence:
-            await cluster.start_gateway()
+        pods, ranks = len(self._options.shape.pods), self._options.shape.dp_size
+        self._console.print(f"starting; pods: {pods}, ranks: {ranks}, logs: {self._options.folder}", soft_wrap=True)
+        async with contextlib.AsyncExitStack() as stack:
+            with contextlib.nullcontext() if self._plain else self._console.status("until the instance serves …"):
+                cluster = await stack.enter_async_context(self._cluster)
+                await cluster.start_gateway()
+            evidence = await stack.enter_async_context(Evidence(cluster))
             self.started = True
             view = View(cluster, evidence)
             if self._plain:
@@ -64,8 +68,16 @@ class Show:
         if self._plain:
             yield
             return
-        with Live(get_renderable=view.render, console=self._console, refresh_per_second=8, screen=False):
-            yield
+
+        def render() -> Group:
+            return view.render(self._console.height)
+
+        # On a screen of its own: the terminal's echo of ^C and a changed size cannot leave remains of older pictures.
+        try:
+            with Live(get_renderable=render, console=self._console, refresh_per_second=8, screen=True):
+                yield
+        finally:
+            self._console.print(view.render(height=sys.maxsize))
 
     async def _follow(self, view: View) -> None:
         while True:
@@ -80,14 +92,17 @@ class Show:
     async def _break(self, view: View, stop: asyncio.Event) -> None:
         for fault in self._options.faults:
             await asyncio.sleep(fault.after)
+            before = (await self._cluster.instances())[0]
+            if fault.rank in before.dead_committed:
+                self._print(view.say(f"no fault: rank {fault.rank} has been removed already"))
+                continue
             self._print(view.say(f"fault: {fault.kind} on rank {fault.rank}"))
-            self._print(view.changed(await self._recover(fault)))
+            self._print(view.changed(await self._recover(fault, before)))
             self._print(view.say("serving again"))
         if not self._options.once:
             await stop.wait()
 
-    async def _recover(self, fault: Fault) -> controller_pb2.Instance:
-        before = (await self._cluster.instances())[0]
+    async def _recover(self, fault: Fault, before: controller_pb2.Instance) -> controller_pb2.Instance:
         await self._cluster.inject(fault.kind, fault.rank)
         return await self._cluster.until(
             lambda now: now.can_serve and (now.instance_id, now.generation) > (before.instance_id, before.generation),
@@ -120,7 +135,8 @@ async def main(options: Options) -> int:
         console.print("ended before everything had started")
         return 1
     except (ProcessError, TimeoutError) as error:
-        console.print(f"[red]{error}[/red]\nlogs are in {options.folder}", soft_wrap=True)
+        console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"logs are in {options.folder}", soft_wrap=True)
         return 1
     return 0
 

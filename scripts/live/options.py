@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,12 @@ LIVELY = Timings(
 )
 """Simulated engines: quick enough to watch, slow enough to see every phase."""
 
-KINDS = ("worker_kill", "engine_kill", "step_exception", "freeze")
+KINDS = {
+    "worker_kill": "default; a worker dies, the rank is removed",
+    "engine_kill": "the whole engine dies, the rank is removed",
+    "step_exception": "an error without a death, the instance is rebuilt",
+    "freeze": "the engine hangs, the instance is rebuilt",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,8 @@ def parse(arguments: list[str] | None = None) -> Options:
         action="append",
         default=[],
         metavar="rank=R[,kind=K][,after=SECONDS]",
-        help=f"break a rank while it serves; may be given several times; kinds: {', '.join(KINDS)}",
+        help="break rank R after that many seconds (default 3) of serving; may be given several times; kinds: "
+        + "; ".join(f"{kind} ({effect})" for kind, effect in KINDS.items()),
     )
     parser.add_argument(
         "--engines",
@@ -70,23 +77,33 @@ def parse(arguments: list[str] | None = None) -> Options:
     )
     parser.add_argument(
         "--dialect",
-        choices=[*Dialect, "auto"],
+        choices=[*(dialect.value for dialect in Dialect), "auto"],
         default=None,
-        help="what the engines speak (default: vllm_v1 simulated, auto with --engines)",
+        help="what the engines speak; vllm_0_33 cannot scale down (default: vllm_v1 simulated, auto with --engines)",
     )
-    parser.add_argument("--folder", type=Path, default=None, help="state, logs, evidence (default: a temporary one)")
-    parser.add_argument("--once", action="store_true", help="end after the last --fault has been recovered from")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=None,
+        help="state, logs, evidence; it stays (default: a new one in the temporary folder)",
+    )
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="end after the last --fault has been recovered from; without --fault, as soon as the instance serves",
+    )
     parser.add_argument("--plain", action="store_true", help="print lines instead of the live view")
     given = parser.parse_args(arguments)
     urls = tuple(url.strip() for url in given.engines.split(",") if url.strip())
     if given.pods < 1 or given.ranks < 1:
         parser.error("--pods and --ranks must be at least 1")
-    if urls and len(urls) != given.pods * given.ranks:
-        parser.error(f"--engines names {len(urls)} engines, --pods {given.pods} x --ranks {given.ranks} needs others")
+    needed = given.pods * given.ranks
+    if urls and len(urls) != needed:
+        parser.error(f"--engines names {len(urls)} engines, --pods {given.pods} x --ranks {given.ranks} needs {needed}")
     if wrong := [url for url in urls if not url.startswith("http://")]:
         parser.error(f"--engines: {wrong[0]!r} is not like http://HOST:PORT")
     try:
-        faults = tuple(_fault(text, given.pods * given.ranks) for text in given.fault)
+        faults = tuple(_fault(text, needed) for text in given.fault)
     except ValueError as error:
         parser.error(f"--fault: {error}")
     if faults and urls:
@@ -110,13 +127,16 @@ def _shape(given: argparse.Namespace, urls: tuple[str, ...]) -> Shape:
 def _fault(text: str, dp_size: int) -> Fault:
     pairs = dict(item.partition("=")[::2] for item in text.split(","))
     if unknown := sorted(pairs.keys() - {"rank", "kind", "after"}):
-        raise ValueError(f"{text!r} has the unknown part {unknown[0]!r}")
-    if not pairs.get("rank", "").isdigit() or int(pairs["rank"]) >= dp_size:
+        raise ValueError(f"{text!r} has the unknown part {unknown[0]!r}; it must be like rank=1,kind=freeze,after=5")
+    if not pairs.get("rank", "").isdecimal() or int(pairs["rank"]) >= dp_size:
         raise ValueError(f"{text!r} must name a rank from 0 to {dp_size - 1}")
     kind = pairs.get("kind", "worker_kill")
     if kind not in KINDS:
         raise ValueError(f"{text!r}: kind must be one of {', '.join(KINDS)}")
     try:
-        return Fault(int(pairs["rank"]), kind, float(pairs.get("after", "3")))
+        after = float(pairs.get("after", "3"))
     except ValueError:
-        raise ValueError(f"{text!r}: after must be a number of seconds") from None
+        after = math.nan
+    if not 0 <= after < math.inf:
+        raise ValueError(f"{text!r}: after must be a number of seconds, 0 or more")
+    return Fault(int(pairs["rank"]), kind, after)

@@ -68,6 +68,7 @@ async def test_engines_that_run_already(folder: Path) -> None:
     [
         (["--fault", "rank=9"], "rank from 0 to 3"),
         (["--fault", "rank=1,kind=fire"], "worker_kill"),
+        (["--fault", "rank=1,after=-1"], "0 or more"),
         (["--engines", "http://127.0.0.1:1"], "--engines names 1"),
         (["--pods", "0"], "--pods"),
         (["--nonsense"], "unrecognized"),

@@ -19,6 +19,7 @@ from motor_ft.v1 import controller_pb2 as pb
 from tests.support.cluster.cluster import Cluster
 
 COMPLETION_INTERVAL_SEC = 0.1
+MILESTONES = ("strategy starts", "strategy ended", "instance ready", "instance gone")
 
 
 class Evidence:
@@ -102,17 +103,18 @@ class Evidence:
             return []
 
     def latencies(self) -> dict[str, float]:
-        """Milliseconds from the first fault to each step that the Controller logged, last transaction."""
+        """Milliseconds from the last fault to each step that the Controller logged after it."""
         if not self._cluster.faults or self._cluster.controller is None:
             return {}
-        start = float(str(self._cluster.faults[0]["at"]))
+        start = float(str(self._cluster.faults[-1]["at"]))
         found: dict[str, float] = {}
         for line in self._cluster.controller.output:
             with contextlib.suppress(ValueError, KeyError):
                 entry = json.loads(line)
-                name = entry.get("step") or entry["event"]
-                at = entry["timestamp"]
-                found[str(name)] = round((_seconds(at) - start) * 1000, 1)
+                name = str(entry.get("step") or entry["event"])
+                after = _seconds(entry["timestamp"]) - start
+                if after >= 0 and ("step" in entry or name in MILESTONES):
+                    found[name] = round(after * 1000, 1)
         return found
 
     def _pod_records(self) -> list[tuple[int, dict[str, Any]]]:
