@@ -35,7 +35,10 @@ Samples = dict[str, list[float]]
 
 def main() -> int:
     """Print one table for each shape."""
-    parser = argparse.ArgumentParser(prog="scripts/bench", description="Measures the stages of a recovery.")
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description="Kills a rank of a fresh cluster again and again and shows how long each stage took.",
+    )
     parser.add_argument(
         "--shapes",
         default="2x2,8x8",
@@ -50,6 +53,10 @@ def main() -> int:
         ]
     except ValueError:
         parser.error(f"--shapes: {given.shapes!r} is not like 2x2,8x8")
+    if small := [f"{pods}x{ranks}" for pods, ranks in shapes if min(pods, ranks) < 1 or pods * ranks < 2]:
+        parser.error(f"--shapes: {small[0]} has no second rank: rank 1 dies and another one must be left")
+    if given.samples < 1:
+        parser.error("--samples must be at least 1")
     for pods, ranks in shapes:
         samples, unary = asyncio.run(measure(pods, ranks, given.samples))
         Console().print(table(f"{pods * ranks} ranks on {pods} NodeManagers", samples, unary))
