@@ -6,7 +6,13 @@ import msgspec
 import pytest
 
 from controller.config import ControllerConfig, FaultToleranceConfig
-from gateway.config import ClusterDConfig, KubernetesConfig, MindClusterDaemonConfig
+from gateway.config import (
+    ClusterDConfig,
+    EngineDaemonConfig,
+    KubernetesConfig,
+    MindClusterDaemonConfig,
+    RestDaemonConfig,
+)
 from motor_ft.wire.config import load
 from nodemanager.config import NodeManagerConfig
 
@@ -26,6 +32,8 @@ WHOLE: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
         ("mindcluster.example.toml", MindClusterDaemonConfig),
         ("mindcluster.example.toml", KubernetesConfig),
         ("mindcluster.example.toml", ClusterDConfig),
+        ("gateway-rest.example.toml", RestDaemonConfig),
+        ("gateway-engine.example.toml", EngineDaemonConfig),
     ],
 )
 def test_an_example_names_every_key_and_loads(name: str, schema: type[msgspec.Struct]) -> None:
