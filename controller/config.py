@@ -10,7 +10,8 @@ from controller.core.hardware import HardwarePolicy, LinkDown, PreSeparate
 from controller.core.transaction import Limits
 from controller.fault_manager.environment import Settings
 from motor_ft.model.command import MAX_LEASE_SEC
-from motor_ft.wire.config import check
+from motor_ft.wire.config import ConfigError, check
+from motor_ft.wire.listen import split_address
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
@@ -187,3 +188,13 @@ class ControllerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         for number, url in enumerate(self.coordinators):
             known = url.startswith(("http://", "https://", "grpc://"))
             check(known, f"coordinators[{number}]", f"{url!r} must start with http://, https:// or grpc://")
+        if not self.listen.startswith("unix:"):
+            _check_address("listen", self.listen)
+        _check_address("metrics_listen", self.metrics_listen)
+
+
+def _check_address(key: str, address: str) -> None:
+    try:
+        split_address(address)
+    except ConfigError:
+        check(False, key, f"must be host:port, not {address!r}")

@@ -153,5 +153,10 @@ def test_a_coordinator_has_a_known_scheme(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("key", ["listen", "metrics_listen"])
+def test_an_address_has_a_port(tmp_path: Path, key: str) -> None:
+    assert refusal(tmp_path, {key: "127.0.0.1"}) == f"{key}: must be host:port, not '127.0.0.1'"
+
+
 def test_a_store_is_of_a_known_kind(tmp_path: Path) -> None:
     assert refusal(tmp_path, {"store": {"kind": "redis"}}).startswith("store.kind: ")
