@@ -123,9 +123,9 @@ async def main(options: Options) -> int:
     running = asyncio.create_task(show.run(stop))
 
     def end() -> None:
-        stop.set()
-        if not show.started:
+        if not show.started and not stop.is_set():  # a second Ctrl-C must not cut short what ends the processes
             running.cancel()
+        stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, end)
