@@ -76,7 +76,7 @@ class DpScaleDownStrategy:
             while True:
                 self._show(state)
                 for effect in effects:
-                    tasks.spawn(_name(effect), self._perform(effect, state))
+                    tasks.spawn(_name(effect), self._perform(effect))
                 if state.step is Step.DONE:
                     return self._result(state)
                 event = await self._next(state)
@@ -122,29 +122,38 @@ class DpScaleDownStrategy:
                 failure=str(state.failure) if state.failure else None,
             )
 
-    async def _perform(self, effect: fx.Effect, state: Transaction) -> None:
+    async def _perform(self, effect: fx.Effect) -> None:
         """Every effect but Watch ends in exactly one event, or in the error that ends the strategy."""
+        try:
+            event = await self._answer(effect)
+        except asyncio.CancelledError:
+            # Not by us, while the machine waits for it: it must not wait for ever.
+            self._events.put_nowait(RuntimeError(f"{_name(effect)} was cancelled"))
+            raise
+        if event is not None:
+            self._events.put_nowait(event)
+
+    async def _answer(self, effect: fx.Effect) -> fx.Event | FtError | None:
         match effect:
             case fx.Watch():
                 await self._watch(effect)
-                return
+                return None
             case fx.Persist():
-                event: fx.Event | FtError = await self._persist(effect)
+                return await self._persist(effect)
             case fx.Guard():
-                event = await self._guard(effect)
+                return await self._guard(effect)
             case fx.Query():
-                event = await self._query(effect)
+                return await self._query(effect)
             case fx.Withdraw():
-                event = fx.Withdrawn(await self._publisher.withdraw(self._spec.instance_id, self._timeout))
+                return fx.Withdrawn(await self._publisher.withdraw(self._spec.instance_id, self._timeout))
             case fx.Publish():
-                event = fx.Published(await self._publisher.publish(self._spec.instance_id, self._timeout))
+                return fx.Published(await self._publisher.publish(self._spec.instance_id, self._timeout))
             case fx.Apply():
-                event = await self._apply(effect)
+                return await self._apply(effect)
             case fx.Finalize():
-                event = await self._finalize(effect)
+                return await self._finalize(effect)
             case _:
                 assert_never(effect)
-        self._events.put_nowait(event)
 
     @property
     def _timeout(self) -> float:

@@ -134,6 +134,19 @@ async def test_a_pod_that_does_not_answer_ends_it_in_bounded_time(method: str) -
         assert all(len(told) == 1 for told in world.applies().values())
 
 
+async def test_an_effect_that_somebody_cancels_ends_it_and_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the channel to a pod is closed under a command."""
+    async with World(*TWO_PODS) as world:
+        strategy = await strategy_for(world, 1)
+
+        async def cancelled(*_: object, **__: object) -> None:
+            raise asyncio.CancelledError
+
+        monkeypatch.setattr(type(world.controller.nodes), "status", cancelled)
+        with pytest.raises(RuntimeError, match=r"Query .* was cancelled"):
+            await strategy.execute()
+
+
 async def test_a_commit_that_is_refused_is_not_asked_again() -> None:
     async with World(*TWO_PODS) as world:
         strategy = await strategy_for(world, 1)
