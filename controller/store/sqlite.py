@@ -174,7 +174,9 @@ def _connect(path: Path) -> sqlite3.Connection:
     except sqlite3.Error as error:
         connection.close()
         locked = error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-        why = "is in use by another Controller: stop that one, or name another file" if locked else str(error)
+        why = f"cannot be used ({error}): name another file, or move this one away to start without its records"
+        if locked:
+            why = "is in use by another Controller: stop that one, or name another file"
         raise FtError(Reason.STORE_UNAVAILABLE, f"store file {path} {why}") from error
     except FtError as error:
         connection.close()
