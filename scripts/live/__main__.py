@@ -135,7 +135,8 @@ async def main(options: Options) -> int:
         console.print("ended before everything had started")
         return 1
     except (ProcessError, TimeoutError) as error:
-        console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        problem = str(error).partition("; last seen: ")[0]  # which is for tests: the logs tell more, and more briefly
+        console.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
         console.print(f"logs are in {options.folder}", soft_wrap=True)
         return 1
     return 0
