@@ -1,6 +1,8 @@
 """Finalize and Status over gRPC: the end of a transaction, and what retired ranks still say."""
 
 import asyncio
+import errno
+import os
 from pathlib import Path
 
 import grpc
@@ -155,3 +157,22 @@ async def test_stop_is_idempotent_by_instance_and_generation(tmp_path: Path, gat
         next_one = node_lifecycle_pb2.StopRequest(header=command_to_header(command("x", 2)))
         await call(node.lifecycle.Stop, next_one, timeout=10)
         assert node.stops.is_set()
+
+
+async def test_stop_ends_the_pod_also_when_the_disk_is_full(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines that stay alive are worse than a Stop that is forgotten."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    await call(node.lifecycle.Stop, node_lifecycle_pb2.StopRequest(header=command_to_header(OP)), timeout=10)
+    assert node.stops.is_set()
+    assert node.state.stopped is None
+
+
+async def test_a_former_leader_stops_nothing(node: Node) -> None:
+    await node.join(epoch=EPOCH + 1)
+    with refuses(Reason.STALE_EPOCH):
+        await call(node.lifecycle.Stop, node_lifecycle_pb2.StopRequest(header=command_to_header(OP)), timeout=10)
+    assert not node.stops.is_set()
