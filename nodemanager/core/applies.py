@@ -65,7 +65,15 @@ def find(records: Records, command: Command, order: ApplyOrder) -> ApplyRecord |
 
 
 def intend(records: Records, command: Command, order: ApplyOrder) -> Records:
-    """Records with the intent, to be durable before anything is sent."""
+    """Records with the intent, to be durable before anything is sent.
+
+    Raises FtError REQUEST_ID_REUSED when the id has a record already: another call, by another way, was first.
+    """
+    if find(records, command, order) is not None:
+        raise FtError(
+            Reason.REQUEST_ID_REUSED,
+            f"another call with {command.request_id} tells the engines this already; repeat it for the first answer",
+        )
     new = ApplyRecord(command.instance_id, command.request_id, order.fingerprint(), order.ranks)
     return (*records[-KEPT_RECORDS + 1 :], new)
 

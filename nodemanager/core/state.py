@@ -100,7 +100,7 @@ def guarded(state: NodeState, guard: Guard) -> NodeState:
 
 
 def intended(state: NodeState, command: Command, order: ApplyOrder) -> NodeState:
-    """An order is about to be sent; raises what ``admit`` raises."""
+    """An order is about to be sent; raises what ``admit`` and ``intend`` raise."""
     return replace(state, applies=intend(state.applies, command, order), fence=admit(state, command))
 
 

@@ -173,6 +173,18 @@ async def test_nothing_is_sent_for_a_former_leader_whose_apply_waits_behind_the_
     assert not node.state.retired
 
 
+async def test_two_surfaces_at_the_same_time_tell_an_engine_once(node: Node, gateway: ScriptedGateway) -> None:
+    """gRPC and REST remember first answers apart: the intent on disk is what they share."""
+    plan = await guarded(node)
+    order = ApplyOrder(Instruction.SCALE_DOWN, (0,), plan.removed, "127.0.0.1", None, plan.plan_hash)
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(node.service.apply(OP, order))
+        second = group.create_task(_refused(node.service.apply(OP, order)))
+    assert second.result() is Reason.REQUEST_ID_REUSED
+    assert await node.service.apply(OP, order) == first.result(), "later the first answer comes again"
+    assert len(gateway.applies) == 1
+
+
 async def _refused(command: Awaitable[object]) -> Reason:
     with pytest.raises(FtError) as caught:
         await command
