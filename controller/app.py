@@ -157,6 +157,7 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
                 strategies=strategies,
                 board=board,
                 observer=metrics,
+                connect=nodes.connect,
             )
         )
         server = _server(config.listen, settings, manager, board, RpcMetrics(registry))

@@ -47,6 +47,9 @@ class GrpcNodeManagers:
         self._tasks = Tasks("node managers")
         self._peers: dict[str, _Peer] = {}
 
+    def connect(self, address: str) -> None:
+        self._peer(address)
+
     async def guard(self, address: str, command: Command, lease_sec: float, plan: ScaleDownPlan | None) -> GuardGrant:
         request = node_manager_pb2.GuardRequest(
             header=command_to_header(command),

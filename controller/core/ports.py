@@ -127,6 +127,10 @@ class ApplyOrder:
 class NodeManagers(Protocol):
     """Commands to NodeManagers by their ``host:port``. Every call has a deadline and raises FtError."""
 
+    def connect(self, address: str) -> None:
+        """Have a connection ready before the first command, and keep it until ``forget``."""
+        ...
+
     async def guard(
         self,
         address: str,

@@ -112,3 +112,5 @@ class Environment:
     strategies: Strategies
     board: Board
     observer: Observer
+    connect: Callable[[str], None]
+    """Have a connection to a NodeManager's ``host:port`` ready before a fault needs it."""

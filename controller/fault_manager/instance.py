@@ -149,6 +149,7 @@ class InstanceActor:
         if self.identity is None:
             self._admit_to_assembly(hello)
         session = self.pods.admit(hello, send)
+        self.env.connect(hello.registration.node_manager_address)
         if self.identity is not None:
             self.hardware.follow(self.registrations)
         self.wake()

@@ -225,6 +225,15 @@ async def test_one_connection_serves_all_commands_until_it_is_forgotten(
     assert len(node.peers) == 2
 
 
+async def test_connect_has_the_connection_ready_before_the_first_command(
+    node: NodeManager, nodes: GrpcNodeManagers
+) -> None:
+    host, _, port = node.address.partition(":")
+    async with CutProxy(host, int(port)) as proxy:
+        nodes.connect(proxy.address)
+        await until(lambda: proxy.accepted == 1)
+
+
 async def test_a_lost_connection_comes_back_by_itself(node: NodeManager, nodes: GrpcNodeManagers) -> None:
     """The next command, perhaps the first of a recovery, does not wait for a connection."""
     node.answer = node_manager_pb2.FinalizeResponse

@@ -31,7 +31,11 @@ class FakeNodeManagers:
     def __init__(self, at: Callable[[str], FakePod], cord: Cord) -> None:
         self._at = at
         self._cord = cord
+        self.connected: list[str] = []
         self.forgotten: list[str] = []
+
+    def connect(self, address: str) -> None:
+        self.connected.append(address)
 
     async def _enter(self, address: str, method: str, command: Command) -> FakePod:
         await self._cord.passes()

@@ -98,6 +98,7 @@ class Controller:
                 strategies=self,
                 board=self.board,
                 observer=self.observed,
+                connect=self.nodes.connect,
             )
         )
 

@@ -32,6 +32,12 @@ async def test_pods_that_come_at_once_open_one_instance() -> None:
         assert {pod.state.instance_id for pod in world.pods.values()} == {1}
 
 
+async def test_a_connection_to_a_pod_stands_before_a_fault_needs_it() -> None:
+    async with World(*TWO_PODS) as world:
+        await world.pod(1).connect()
+        assert world.controller.nodes.connected == [TWO_PODS[0].node_manager_address]
+
+
 async def test_an_instance_whose_pods_have_not_all_come_is_not_served_and_starts_nothing() -> None:
     async with World(*TWO_PODS) as world:
         await world.pod(1).connect()
