@@ -21,6 +21,7 @@ from nodemanager.core.health import checked
 from nodemanager.core.ports import Clock, Engines, Processes, Target
 from nodemanager.core.state import (
     NodeState,
+    abandoned,
     admit,
     check_not_ended,
     finalized,
@@ -152,13 +153,27 @@ class FtService:
         return outcomes
 
     async def finalize(self, command: Command, *, commit: bool, retired: Sequence[int]) -> tuple[int, ...]:
-        """End the transaction and return all retired ranks of this pod, ascending."""
+        """End the transaction and return all retired ranks of this pod, ascending.
+
+        A refused abort is remembered where no lease runs: a Guard of its id that arrives later is stale.
+        """
         self.check_enabled()
-        state = await self._journal.update(
-            lambda state: finalized(
-                state, command, commit=commit, retired=retired, own=self._pod.own, now=self._clock.boot()
-            )
-        )
+        refusal: FtError | None = None
+
+        def ended(state: NodeState) -> NodeState:
+            nonlocal refusal
+            now = self._clock.boot()
+            try:
+                return finalized(state, command, commit=commit, retired=retired, own=self._pod.own, now=now)
+            except FtError as error:
+                if commit:
+                    raise
+                refusal = error
+                return abandoned(state, command, now)
+
+        state = await self._journal.update(ended)
+        if refusal is not None:
+            raise refusal
         self._store_port.release()
         if retired:
             self._pod.changed()

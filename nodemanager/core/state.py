@@ -36,8 +36,8 @@ class EngineProcess:
 class NodeState:
     """Everything durable.
 
-    ``ended`` is the id of the last transaction that was finalized here, ``stopped`` the (instance, generation) of the
-    last Stop.
+    ``ended`` is the id of the last transaction that was finalized here or whose abort came first, ``stopped`` the
+    (instance, generation) of the last Stop.
     """
 
     fence: Fence = field(default_factory=Fence)
@@ -89,9 +89,9 @@ def admit(state: NodeState, command: Command) -> Fence:
 
 
 def check_not_ended(state: NodeState, command: Command) -> None:
-    """Raise FtError STALE_REQUEST_ID for a late Guard of a transaction that was finalized here."""
+    """Raise FtError STALE_REQUEST_ID for a late Guard of a transaction that has ended here."""
     if command.request_id == state.ended:
-        raise FtError(Reason.STALE_REQUEST_ID, f"{command.request_id} was finalized here; a transaction has one id")
+        raise FtError(Reason.STALE_REQUEST_ID, f"{command.request_id} has ended here; a transaction has one id")
 
 
 def guarded(state: NodeState, guard: Guard) -> NodeState:
@@ -133,6 +133,17 @@ def finalized(
         retired=state.retired | ranks,
         fence=fence,
     )
+
+
+def abandoned(state: NodeState, command: Command, now: BootTime) -> NodeState:
+    """An abort was refused: where no lease runs it has perhaps overtaken its own Guard, which comes too late now.
+
+    Raises what ``admit`` raises.
+    """
+    fence = admit(state, command)
+    if state.guard is not None and state.guard.live(now):
+        return state
+    return replace(state, ended=command.request_id, fence=fence)
 
 
 def stopped(state: NodeState, command: Command) -> NodeState:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from motor_ft.model.command import Command
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.wire.policy import Lease
-from nodemanager.core.guard import check_apply, check_finalize
+from nodemanager.core.guard import check_apply
 from nodemanager.core.ports import Clock
 from nodemanager.core.state import Answer, admit, answered, replay
 from nodemanager.journal import Journal
@@ -58,14 +58,12 @@ class Ledger:
     def lease(self, policy: Lease, command: Command, plan_hash: str) -> None:
         """Raise GUARD_REQUIRED, GUARD_EXPIRED, STALE_REQUEST_ID, GUARD_HELD or PLAN_MISMATCH.
 
-        FEATURE_DISABLED comes first: with the feature off nobody can hold a guard.
+        FEATURE_DISABLED comes first: with the feature off nobody can hold a guard. Finalize judges its owner in the
+        step that ends the transaction, as it remembers a refused abort.
         """
         self._service.check_enabled()
-        guard, now = self._journal.state.guard, self._clock.boot()
         if policy is Lease.LIVE:
-            check_apply(guard, command, plan_hash, now)
-        else:
-            check_finalize(guard, command, commit=True, now=now)
+            check_apply(self._journal.state.guard, command, plan_hash, self._clock.boot())
 
 
 def _name(method: str, command: Command) -> tuple[str, str]:

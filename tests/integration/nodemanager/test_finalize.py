@@ -58,6 +58,33 @@ async def test_a_late_guard_of_a_finished_transaction_is_stale(node: Node) -> No
         await node.guard(OP)
 
 
+async def test_a_guard_that_its_own_abort_has_overtaken_is_stale(node: Node) -> None:
+    with refuses(Reason.GUARD_REQUIRED):
+        await node.finalize(OP, commit=False)
+    with refuses(Reason.STALE_REQUEST_ID):
+        await node.guard(OP)
+    assert node.state.guard is None
+    await node.guard(command("next", 2))
+
+
+async def test_a_guard_that_was_overtaken_is_stale_also_where_an_older_lease_has_run_out(node: Node) -> None:
+    await node.guard(OP)
+    node.clock.ahead += 60
+    late = command("late", 2)
+    with refuses(Reason.STALE_REQUEST_ID):
+        await node.finalize(late, commit=False)
+    with refuses(Reason.STALE_REQUEST_ID):
+        await node.guard(late)
+
+
+async def test_a_commit_or_a_former_leader_that_finds_no_guard_ends_nothing(node: Node) -> None:
+    with refuses(Reason.GUARD_REQUIRED):
+        await node.finalize(OP)
+    with refuses(Reason.STALE_EPOCH):
+        await node.finalize(command("op", epoch=EPOCH - 1), commit=False)
+    await node.guard(OP)
+
+
 async def test_retirement_survives_a_restart_and_ends_with_a_new_instance(
     tmp_path: Path, gateway: ScriptedGateway
 ) -> None:
