@@ -30,11 +30,23 @@ def backoff() -> Backoff:
     return Backoff(0.02, 0.05, 2.0, lambda: 0.0)
 
 
+class RememberingBoard(Board):
+    """Remembers every problem that a source ever had."""
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        super().__init__(sources)
+        self.history: list[str] = []
+
+    def broken(self, source: Source, problem: str) -> None:
+        self.history.append(problem)
+        super().broken(source, problem)
+
+
 class Adapter:
     """A board and its feed."""
 
     def __init__(self, sources: Iterable[Source]) -> None:
-        self.board = Board(sources)
+        self.board = RememberingBoard(sources)
         self.metrics = MindClusterMetrics(CollectorRegistry())
         self.feed = Feed(self.board, times, self.metrics)
 
