@@ -103,7 +103,7 @@ class FtService:
         """Take or renew the lease.
 
         With a plan, what is left of removed own ranks is ended first, and the node of the lowest survivor reserves
-        the store port; a renewal returns the same port.
+        the store port for as long as the lease; a renewal returns the same port.
         """
         self.check_enabled()
         received = self._clock.boot()
@@ -120,6 +120,8 @@ class FtService:
                 await self._fence_removed(plan)
                 if port is None and plan.lowest_survivor in self._pod.own:
                     port = self._store_port.reserve()
+            if port is not None:
+                self._store_port.keep(guard.remaining(self._clock.boot()))
             await self._journal.update(lambda state: guarded(state, replace(taken(state), dp_store_port=port)))
         _log.info("guarded", lease_sec=lease_sec, plan_hash=guard.plan_hash, dp_store_port=port)
         return Grant(guard.remaining(self._clock.boot()), port)

@@ -1,5 +1,6 @@
 """The port of the store that survivors meet at, kept free on its node until the engine binds it (recovery.md 5)."""
 
+import asyncio
 import errno
 import socket
 
@@ -16,6 +17,7 @@ class StorePort:
         self._range = range(first, last + 1)
         self._next = 0
         self._held: socket.socket | None = None
+        self._expiry: asyncio.TimerHandle | None = None
 
     def reserve(self) -> int:
         """Bind a free port, in place of the one that is held; raises FtError PORT_UNAVAILABLE."""
@@ -39,8 +41,17 @@ class StorePort:
             f"no port from {self._range[0]} to {self._range[-1]} is free for the store; widen store_port",
         )
 
+    def keep(self, seconds: float) -> None:
+        """Hold what is reserved for so long from now, and then let it go."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = asyncio.get_running_loop().call_later(seconds, self.release)
+
     def release(self) -> None:
         """Let the engine bind it."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
         if self._held is not None:
             self._held.close()
             self._held = None

@@ -31,7 +31,7 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     for port in _random.sample(_RANGE, len(_RANGE)):
         if len(found) == count:
             return found
-        if _lock(port) and _bindable(host, port):
+        if _lock(port) and bindable(host, port):
             found.append(port)
     raise RuntimeError(f"no {count} free ports on {host} in {_RANGE}")
 
@@ -47,7 +47,8 @@ def _lock(port: int) -> bool:
     return True
 
 
-def _bindable(host: str, port: int) -> bool:
+def bindable(host: str, port: int) -> bool:
+    """Nobody has the port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as candidate:
         try:
             candidate.bind((host, port))

@@ -10,6 +10,8 @@ import pytest
 from motor_ft.model.errors import FtError, Reason
 from tests.integration.nodemanager.gateway import ScriptedGateway
 from tests.integration.nodemanager.node import EPOCH, INSTANCE, Node, command
+from tests.support.ports import bindable
+from tests.support.waiting import until
 
 
 def refuses(reason: Reason) -> pytest.RaisesExc[FtError]:
@@ -88,6 +90,12 @@ async def test_the_node_of_the_lowest_survivor_keeps_the_store_port_free_and_nam
     await node.finalize(command(), commit=False)
     with socket.socket() as other:
         other.bind(("127.0.0.1", node.first_port))
+
+
+async def test_the_store_port_is_free_again_when_the_lease_is_over_and_nobody_finalized(node: Node) -> None:
+    await node.guard(command(), 0.2, plan=node.plan())
+    await until(lambda: bindable("127.0.0.1", node.first_port))
+    assert node.state.guard is not None
 
 
 async def test_a_taken_range_is_named(node: Node) -> None:
