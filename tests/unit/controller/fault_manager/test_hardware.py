@@ -1,14 +1,16 @@
 """Hardware faults from their adapter to what becomes of the instance (RFC section 4.4, rows 13 to 16 of section 8)."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
-from controller.core.reports import Directive, EndpointState, Heartbeat
+from controller.core.reports import AdapterHello, Directive, EndpointState, Heartbeat
 from controller.core.status import InstanceState
+from controller.fault_manager.concerns import Concerns
 from controller.fault_manager.environment import Settings
 from controller.fault_manager.hardware import MAX_FAULTS_PER_NODE
 from motor_ft.model.errors import FtError, Reason
@@ -139,6 +141,9 @@ async def test_hardware_that_a_scale_down_did_not_remove_is_judged_when_it_has_e
         world.pod(1).hold["commit"] = lambda: adapter.tell(card(2, 2))
         await world.lose(1)
         await scaled_down(world, 1)
+        start = now()
+        await world.until(lambda: len(world.controller.started) == 2)
+        assert WINDOW - 0.5 <= now() - start < WINDOW + 0.5
         await world.until(lambda: world.can_serve(2))
         assert world.controller.started == ["dp_scale_down", "instance_reconfiguration"]
 
@@ -262,6 +267,7 @@ async def test_snapshots_of_one_failover_count_as_simultaneous_so_the_engines_de
         for rank in range(4):
             world.engine(rank).status = D if rank == 1 else U
         await FakeAdapter(world).connect(card(1, 1))
+        await asyncio.sleep(1)
         await world.pod(1).connect()
         await asyncio.sleep(WINDOW + 1)
         await world.pod(2).connect()
@@ -288,6 +294,45 @@ async def test_an_adapter_that_starts_again_does_not_make_old_faults_new() -> No
         await adapter.snapshot(card(1, 1))
         await unmoved(world)
         assert world.observed.hardware_known == (1, 0, 1)
+
+
+async def test_a_pod_that_registers_anew_may_name_another_node() -> None:
+    async with serving() as (world, adapter):
+        await adapter.tell(card(1, 9))
+        pod = world.pod(1)
+        pod.registration = replace(pod.registration, node_name="node-9")
+        await pod.connect()
+        await replaced(world)
+        assert "on Ascend910-1 of node-9 (ranks [1])" in why_stopped(world)
+
+
+async def test_an_instance_that_is_gone_is_not_told_any_more() -> None:
+    async with serving() as (world, adapter):
+        await adapter.tell(card(1, 1))
+        await replaced(world)
+        await world.until(lambda: world.status().state is InstanceState.DELETED)
+        gc.collect()
+        assert sum(type(each) is Concerns for each in gc.get_objects()) == 1
+
+
+async def test_an_adapter_that_has_followed_a_later_term_raises_the_epoch_above_it() -> None:
+    """So has one that has heard ours from somebody else; one that heard it from us changes nothing."""
+    async with serving() as (world, _):
+        epoch = world.manager.epoch
+        await world.manager.attach_adapter(AdapterHello("adapter", "adapter#1", 1, epoch))
+        assert world.manager.epoch == epoch
+        await world.manager.attach_adapter(AdapterHello("stranger", "stranger#1", 1, epoch))
+        assert world.manager.epoch == epoch + 1
+        later = await world.manager.attach_adapter(AdapterHello("adapter", "adapter#1", 1, 50))
+        assert later.welcome.controller_epoch == world.manager.epoch == 51
+
+
+async def test_a_controller_that_ends_takes_no_adapter() -> None:
+    async with serving() as (world, adapter):
+        await world.manager.close()
+        with pytest.raises(FtError) as refused:
+            await adapter.connect()
+        assert refused.value.reason is Reason.SHUTTING_DOWN
 
 
 async def test_a_fault_that_clears_while_it_is_waited_for_ends_the_wait() -> None:
