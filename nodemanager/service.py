@@ -16,7 +16,7 @@ from motor_ft.model.engine import (
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.wire.log import get_logger
 from nodemanager.core.applies import ApplyOrder, check_order, find, lowest_survivor
-from nodemanager.core.guard import Guard, check_apply, take
+from nodemanager.core.guard import Guard, check_apply, displaces, take
 from nodemanager.core.health import checked
 from nodemanager.core.ports import Clock, Engines, Processes, Target
 from nodemanager.core.state import (
@@ -114,6 +114,7 @@ class FtService:
             return take(state.guard, command, lease_sec, plan, received)
 
         async with self._guarding:
+            before = self._journal.state.guard
             guard = taken(self._journal.state)
             port = guard.dp_store_port
             if plan is not None:
@@ -123,6 +124,8 @@ class FtService:
             if port is not None:
                 self._store_port.keep(guard.remaining(self._clock.boot()))
             await self._journal.update(lambda state: guarded(state, replace(taken(state), dp_store_port=port)))
+        if before is not None and displaces(before, command, received):
+            _log.warning("unfenced guard displaced", displaced=before.holder.request_id, by=command.request_id)
         _log.info("guarded", lease_sec=lease_sec, plan_hash=guard.plan_hash, dp_store_port=port)
         return Grant(guard.remaining(self._clock.boot()), port)
 

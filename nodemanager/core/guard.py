@@ -54,8 +54,9 @@ def take(
 ) -> Guard:
     """Take or renew the lease; a plan stays attached when a renewal comes without one.
 
-    Raises FtError GUARD_HELD (another id holds it, or a fenced guard meets an unfenced command), PLAN_MISMATCH (the
-    plan is not what its hash says, or not the one that this transaction froze), FieldError for the lease.
+    A fenced command takes it from a live unfenced holder: the Controller is the authority. Raises FtError GUARD_HELD
+    (another id holds it, or a fenced guard meets an unfenced command), PLAN_MISMATCH (the plan is not what its hash
+    says, or not the one that this transaction froze), FieldError for the lease.
     """
     check_lease(lease_sec)
     if plan is not None:
@@ -64,7 +65,8 @@ def take(
     if guard is None:
         return fresh
     same = guard.holder.request_id == command.request_id
-    if guard.live(now) and (not same or _unfenced_against_fenced(guard, command)):
+    refused = not same or _unfenced_against_fenced(guard, command)
+    if guard.live(now) and refused and not displaces(guard, command, now):
         raise _held(guard, now)
     if not same:
         return fresh
@@ -76,6 +78,12 @@ def take(
             current=guard.plan_hash,
         )
     return replace(fresh, plan=plan or guard.plan, dp_store_port=guard.dp_store_port)
+
+
+def displaces(guard: Guard, command: Command, now: BootTime) -> bool:
+    """The command is fenced and takes the live guard of another transaction, which is not."""
+    other = guard.holder.request_id != command.request_id
+    return other and guard.live(now) and guard.holder.epoch is None and command.epoch is not None
 
 
 def check_apply(guard: Guard | None, command: Command, plan_hash: str, now: BootTime) -> Guard:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from motor_ft.model.command import Command, ScaleDownPlan
 from motor_ft.model.engine import Instruction
@@ -255,3 +256,20 @@ async def test_unfenced_commands_lose_to_a_live_fenced_guard(node: Node, gateway
     assert node.state.guard is not None
     assert node.state.guard.holder == OP
     assert gateway.applies == []
+
+
+async def test_the_guard_of_the_controller_displaces_an_unfenced_one_and_says_so(
+    node: Node, gateway: ScriptedGateway
+) -> None:
+    rest = Command(node.local.instance_id, "rest", None, None)
+    await node.local.guard(rest, 3600)
+    with capture_logs() as logs:
+        plan = await guarded(node)
+    (said,) = (entry for entry in logs if entry["log_level"] == "warning")
+    assert (said["displaced"], said["by"]) == ("rest", OP.request_id)
+    with refuses(Reason.STALE_REQUEST_ID):
+        await node.local.apply(rest, (0,), (1,), "127.0.0.1", None)
+    with refuses(Reason.STALE_REQUEST_ID):
+        await node.local.finalize(rest, False, ())
+    await node.apply(node.apply_request(OP, plan, 0))
+    assert [sent.header.request_id for sent in gateway.applies] == [OP.request_id]

@@ -71,6 +71,20 @@ def test_unfenced_never_displaces_a_live_fenced_guard_not_even_with_its_id() -> 
         check_finalize(held(), same_id, commit=True, now=at(101))
 
 
+def test_fenced_takes_a_live_guard_from_unfenced_which_has_lost_it_then() -> None:
+    guard = take(held(REST, lease=3600.0), A, 10.0, PLAN, at(101))
+    assert (guard.holder, guard.plan, guard.deadline) == (A, PLAN, 111)
+    with refuses(Reason.STALE_REQUEST_ID):
+        check_apply(guard, REST, "", at(102))
+    with refuses(Reason.GUARD_HELD):
+        take(guard, REST, 10.0, None, at(102))
+
+
+def test_unfenced_does_not_take_it_from_unfenced() -> None:
+    with refuses(Reason.GUARD_HELD):
+        take(held(REST), replace(REST, request_id="another"), 10.0, None, at(101))
+
+
 def test_unfenced_works_where_nobody_fenced_holds_it() -> None:
     guard = held(REST)
     assert check_apply(guard, REST, "", at(101)) == guard
@@ -137,7 +151,7 @@ def test_a_late_commit_is_stale_once_another_id_took_over() -> None:
     )
 )
 def test_a_holder_keeps_the_guard_until_its_lease_is_over(steps: list[tuple[Command, float, float]]) -> None:
-    """Whatever arrives in whatever order: only the end of a lease lets another id in."""
+    """Whatever arrives in whatever order: only the end of a lease lets another id in, but a fenced one over REST."""
     guard: Guard | None = None
     now = 0.0
     for command, pause, lease in steps:
@@ -148,7 +162,8 @@ def test_a_holder_keeps_the_guard_until_its_lease_is_over(steps: list[tuple[Comm
             assert guard
             assert guard.live(at(now))
             assert guard.holder != command
+            assert guard.holder != REST
             continue
-        assert not guard or guard.holder == command or not guard.live(at(now))
+        assert not guard or guard.holder in (command, REST) or not guard.live(at(now))
         assert taken.remaining(at(now)) == pytest.approx(lease)
         guard = taken
