@@ -11,7 +11,7 @@ import asyncio
 import copy
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -178,17 +178,14 @@ class FakeKubernetes:
             for change in self._changes:
                 if change.version > since and change.kind == kind and _selected(change.item, selector):
                     stream.queue.put_nowait(_line(change.event, change.item))
-            try:
-                async with asyncio.timeout(float(query.get("timeoutSeconds", 3600))):
-                    while (line := await stream.queue.get()) is not None:
-                        # In chunks, because nothing promises that a line is one.
-                        for chunk in filter(None, (line[:20], line[20:])):
-                            await response.write(chunk)
-            except TimeoutError:
-                pass  # as long as was asked for
-            except ConnectionResetError:
-                return response  # the client has gone
-        await response.write_eof()
+            with suppress(ConnectionResetError):  # the client has gone
+                with suppress(TimeoutError):  # as long as was asked for
+                    async with asyncio.timeout(float(query.get("timeoutSeconds", 3600))):
+                        while (line := await stream.queue.get()) is not None:
+                            # In chunks, because nothing promises that a line is one.
+                            for chunk in filter(None, (line[:20], line[20:])):
+                                await response.write(chunk)
+                await response.write_eof()
         return response
 
     @asynccontextmanager
