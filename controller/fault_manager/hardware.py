@@ -21,6 +21,8 @@ MAX_FAULTS_PER_NODE = 1024
 """More is a defect of the reporter: the largest nodes have 16 cards and a few hundred ports."""
 MAX_FAULTS = 50_000
 """Of one adapter, and so many sources."""
+_NAMED = 10
+"""Sources that are named in the log."""
 
 
 class Watcher(Protocol):
@@ -84,32 +86,38 @@ class Adapter:
         self.faults: dict[FaultKey, HardwareFault] = {}
         self._told = False
         self._broken: frozenset[SourceState] = frozenset()
+        self._broken_at: defaultdict[str, list[SourceState]] = defaultdict(list)
 
     def replace_sources(self, sources: Iterable[SourceState]) -> None:
         """The sources as a snapshot has them."""
         before, self._told = self._broken, True
         self._broken = frozenset(source for source in sources if source.problem)
-        for source in sorted(self._broken - before, key=str)[:10]:
-            log.warning(
-                "hardware source does not work", adapter=self.name, source=source.source, problem=source.problem
-            )
+        self._broken_at.clear()
+        for source in sorted(self._broken, key=lambda source: (source.node, source.source)):
+            self._broken_at[source.node].append(source)
+        if new := self._broken - before:
+            named = sorted(f"{source.source} {source.node}: {source.problem}" for source in new)
+            log.warning("hardware sources do not work", adapter=self.name, count=len(new), first=named[:_NAMED])
 
     def denies(self, node: str) -> bool:
         """It has told everything of the node: what it did not name then was not there."""
-        return self._told and not any(source.node in ("", node) for source in self._broken)
+        return self._told and not self._broken_for(node)
 
     def doubts(self, fault: HardwareFault) -> bool:
         """None of the sources that showed the fault works: that they do not show it any more says nothing."""
-        broken = {source.source for source in self._broken if source.node in ("", fault.node)}
+        broken = {source.source for source in self._broken_for(fault.node)}
         return bool(fault.sources) and broken.issuperset(fault.sources)
 
-    def problems(self, nodes: frozenset[str]) -> Iterator[str]:
+    def problems(self, nodes: Iterable[str]) -> Iterator[str]:
         """Why it is not to be believed for these nodes."""
         if not self.connected:
             yield f"adapter {self.name} is gone, its faults are kept"
-        for source in sorted(self._broken, key=str):
-            if not source.node or source.node in nodes:
-                yield f"{source.source} {source.node}".rstrip() + f": {source.problem}"
+        for source in self._broken_for(*sorted(nodes)):
+            yield f"{source.source} {source.node}".rstrip() + f": {source.problem}"
+
+    def _broken_for(self, *nodes: str) -> list[SourceState]:
+        """Sources that are broken as a whole, or for one of these nodes."""
+        return [source for node in ("", *nodes) for source in self._broken_at.get(node, ())]
 
     @property
     def trouble(self) -> int:
