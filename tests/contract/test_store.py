@@ -14,6 +14,7 @@ from controller.store.codec import Kind, Row
 from controller.store.memory import MemoryStore, Shelf
 from controller.store.sqlite import SqliteStore
 from motor_ft.model.errors import FtError, Reason
+from motor_ft.model.hardware import fault_key
 from motor_ft.model.topology import Device, Endpoint, FtCapability, Registration, Role
 from tests.support.etcd import Etcd, open_store
 
@@ -97,7 +98,17 @@ REGISTRATION = Registration(
 def identity(instance_id: int) -> IdentityRecord:
     """An identity with every field set."""
     return IdentityRecord(
-        instance_id, "job", "model", "vllm", Role.UNION, 4, 1, (REGISTRATION,), ready=True, baseline=(1,)
+        instance_id,
+        "job",
+        "model",
+        "vllm",
+        Role.UNION,
+        4,
+        1,
+        (REGISTRATION,),
+        ready=True,
+        baseline=(1,),
+        hardware_baseline=(fault_key("node-a", "Ascend910-3", "0x80E18402"),),
     )
 
 

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from controller.core.phases import Phase
-from controller.core.records import RuntimeRecord
+from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.store.codec import UnreadableError, decode, encode
+from motor_ft.model.topology import Role
 
 RUNTIME = RuntimeRecord(Phase.SCALED_DOWN_RUNNING, 3, (0, 1, 2), dead_committed=(1,))
 
@@ -43,3 +44,10 @@ def test_only_the_durable_fields_of_a_runtime_are_stored() -> None:
 def test_a_damaged_body_is_unreadable_never_guessed(body: bytes) -> None:
     with pytest.raises(UnreadableError):
         decode(body, RuntimeRecord)
+
+
+def test_an_identity_that_was_written_before_hardware_was_watched_has_no_hardware_baseline() -> None:
+    identity = IdentityRecord(7, "job", "model", "vllm", Role.UNION, 1, 1, (), ready=True, baseline=(0,))
+    stored = json.loads(encode(identity))
+    del stored["record"]["hardware_baseline"]
+    assert decode(json.dumps(stored).encode(), IdentityRecord) == identity
