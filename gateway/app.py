@@ -12,7 +12,7 @@ from gateway.config import EngineDaemonConfig, EngineGatewayConfig, RestDaemonCo
 from gateway.engines.client import EngineHttp
 from gateway.engines.dialects import DIALECTS
 from gateway.engines.fence import Fence
-from gateway.engines.hub import EngineHub
+from gateway.engines.hub import Admit, EngineHub
 from gateway.metrics import EngineMetrics, RestMetrics
 from gateway.rest.controller import controller_routes
 from gateway.rest.controller_client import ControllerClient
@@ -40,11 +40,15 @@ class EngineParts(NamedTuple):
 
 
 def build_engine_service(
-    config: EngineGatewayConfig, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic
+    config: EngineGatewayConfig,
+    registry: CollectorRegistry,
+    clock: Callable[[], float] = time.monotonic,
+    admit: Admit = lambda _: None,
 ) -> EngineParts:
     """Build EngineService for whatever RpcServer shall serve it; call it inside the running loop.
 
-    ``clock`` is monotonic, in seconds. Raises ConfigError when the token file cannot be read.
+    ``clock`` is monotonic, in seconds; ``admit`` is the host's word right before an order is sent. Raises ConfigError
+    when the token file cannot be read.
     """
     http = EngineHttp(read_token(Path(config.token_file)) if config.token_file else "")
     fence = Fence()
@@ -57,6 +61,7 @@ def build_engine_service(
         metrics=EngineMetrics(registry),
         # Readings are far rarer than nanoseconds, so every process of this machine counts on above the one before.
         first=time.monotonic_ns(),
+        admit=admit,
     )
     servicer = EngineServicer(hub, timeout=config.request_timeout_sec, clock=clock)
     return EngineParts(servicer, GatewayLedger(fence), hub.close)

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.app import ENGINE_SERVICE, build_engine_service
 from gateway.config import EngineAddress, EngineGatewayConfig
+from gateway.engines.hub import Admit
 from gateway.metrics import RestMetrics
 from gateway.rest.node_manager import node_manager_routes
 from gateway.rest.server import RestServer
@@ -27,7 +28,7 @@ from motor_ft.wire.server import RpcServer
 from motor_ft.wire.tasks import Tasks
 from nodemanager.clock import SystemClock
 from nodemanager.config import NodeManagerConfig
-from nodemanager.core.state import started
+from nodemanager.core.state import check_sending, started
 from nodemanager.engines import EngineClient
 from nodemanager.journal import Journal
 from nodemanager.link import Link, Orders
@@ -102,7 +103,9 @@ async def _start(config: NodeManagerConfig, ending: Ending, stack: AsyncExitStac
     )
     stack.push_async_callback(lambda: supervisor.stop(adopted=ending.with_adopted))
     await supervisor.start()
-    engines = await _engines(config, registry, rpc_metrics, stack)
+    engines = await _engines(
+        config, registry, rpc_metrics, lambda command: check_sending(journal.state, command, clock.boot()), stack
+    )
     store_port = StorePort(config.store_port.first, config.store_port.last)
     stack.callback(store_port.release)
     service = FtService(
@@ -144,13 +147,13 @@ async def _start(config: NodeManagerConfig, ending: Ending, stack: AsyncExitStac
 
 
 async def _engines(
-    config: NodeManagerConfig, registry: CollectorRegistry, rpc_metrics: RpcMetrics, stack: AsyncExitStack
+    config: NodeManagerConfig, registry: CollectorRegistry, rpc_metrics: RpcMetrics, admit: Admit, stack: AsyncExitStack
 ) -> EngineClient:
     """A client of the standalone gateway, or of the one hosted here, which only this user can reach."""
     gateway = config.gateway
     if not gateway.address:
         address = f"unix:{_private_directory(Path(config.state_dir) / 'gateway', stack)}/engine.sock"
-        await _host_gateway(config, address, registry, rpc_metrics, stack)
+        await _host_gateway(config, address, registry, rpc_metrics, admit, stack)
         client = EngineClient(address)
     else:
         token = read_token(Path(gateway.caller_token_file)) if gateway.caller_token_file else ""
@@ -175,6 +178,7 @@ async def _host_gateway(
     address: str,
     registry: CollectorRegistry,
     rpc_metrics: RpcMetrics,
+    admit: Admit,
     stack: AsyncExitStack,
 ) -> None:
     endpoints = [engine.endpoint(config.pod_ip) for engine in config.engines if not engine.headless]
@@ -187,6 +191,7 @@ async def _host_gateway(
             token_file=config.gateway.token_file,
         ),
         registry,
+        admit=admit,
     )
     stack.push_async_callback(parts.close)
     server = RpcServer(

@@ -18,6 +18,9 @@ from motor_ft.model.engine import ApplyOutcome, EngineObservation, Instruction, 
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.wire.tasks import Tasks
 
+Admit = Callable[[Command], None]
+"""Raises FtError when the command may not be sent any more, for a reason that only the host of the hub knows."""
+
 # Orders that are remembered. A transaction has one for each rank: a forgotten one is thousands of them old.
 _REMEMBERED = 10_000
 
@@ -37,7 +40,8 @@ class EngineHub:
     """Engines by rank, ``engines`` being their base URLs; create it inside the running loop.
 
     ``dialect`` None means that it is found out for each engine. ``clock`` is monotonic, in seconds. ``first`` is
-    where readings start to count: above all that an earlier process of this gateway handed out.
+    where readings start to count: above all that an earlier process of this gateway handed out. ``admit`` is asked
+    right before an order is sent.
 
     Every method raises UNKNOWN_RANK for a target that is not in ``engines``.
     """
@@ -52,11 +56,13 @@ class EngineHub:
         clock: Callable[[], float],
         metrics: EngineMetrics,
         first: int = 0,
+        admit: Admit = lambda _: None,
     ) -> None:
         self._http = http
         self._fence = fence
         self._clock = clock
         self._metrics = metrics
+        self._admit = admit
         self._tasks = Tasks("engines")
         self._engines = {rank: Engine(rank, url, http, dialect, metrics, first) for rank, url in engines.items()}
         self._pollers = {rank: Poller(engine, self._tasks) for rank, engine in self._engines.items()}
@@ -137,6 +143,7 @@ class EngineHub:
         """Raise NotSentError when the order may not go out any more."""
         try:
             self._fence.check(apply.command)
+            self._admit(apply.command)
         except FtError as error:
             raise NotSentError(str(error)) from error
         if target.incarnation != engine.incarnation:

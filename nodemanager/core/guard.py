@@ -89,11 +89,9 @@ def displaces(guard: Guard, command: Command, now: BootTime) -> bool:
 def check_apply(guard: Guard | None, command: Command, plan_hash: str, now: BootTime) -> Guard:
     """The live guard of exactly this id, epoch, generation and plan.
 
-    Raises FtError GUARD_REQUIRED, STALE_REQUEST_ID, GUARD_HELD, GUARD_EXPIRED or PLAN_MISMATCH.
+    Raises FtError PLAN_MISMATCH and what ``check_live`` raises.
     """
-    guard = _owned(guard, command, now)
-    if not guard.live(now):
-        raise _expired(guard, "nothing is sent to an engine")
+    guard = check_live(guard, command, now)
     if plan_hash != guard.plan_hash:
         raise FtError(
             Reason.PLAN_MISMATCH,
@@ -101,6 +99,17 @@ def check_apply(guard: Guard | None, command: Command, plan_hash: str, now: Boot
             got=plan_hash,
             current=guard.plan_hash,
         )
+    return guard
+
+
+def check_live(guard: Guard | None, command: Command, now: BootTime) -> Guard:
+    """The live guard of exactly this id, epoch and generation.
+
+    Raises FtError GUARD_REQUIRED, STALE_REQUEST_ID, GUARD_HELD or GUARD_EXPIRED.
+    """
+    guard = _owned(guard, command, now)
+    if not guard.live(now):
+        raise _expired(guard, "nothing is sent to an engine")
     return guard
 
 

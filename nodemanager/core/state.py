@@ -8,7 +8,7 @@ from motor_ft.model.engine import RankOutcome
 from motor_ft.model.errors import FieldError, FtError, Reason
 from nodemanager.core.applies import ApplyOrder, Records, intend, settle
 from nodemanager.core.fence import Fence
-from nodemanager.core.guard import BootTime, Guard, check_finalize
+from nodemanager.core.guard import BootTime, Guard, check_finalize, check_live
 
 KEPT_ANSWERS = 64
 
@@ -102,6 +102,18 @@ def guarded(state: NodeState, guard: Guard) -> NodeState:
 def intended(state: NodeState, command: Command, order: ApplyOrder) -> NodeState:
     """An order is about to be sent; raises what ``admit`` and ``intend`` raise."""
     return replace(state, applies=intend(state.applies, command, order), fence=admit(state, command))
+
+
+def check_sending(state: NodeState, command: Command, now: BootTime) -> None:
+    """Asked right before an intended order leaves: a Finalize or a Welcome may have come since.
+
+    An unfenced command has a stand-in for its fence on the way to the engines. Raises what ``admit`` and ``check_live``
+    raise.
+    """
+    admit(state, command)
+    if state.guard is not None and state.guard.holder.epoch is None:
+        command = replace(command, epoch=None, generation=None)
+    check_live(state.guard, command, now)
 
 
 def settled(state: NodeState, command: Command, outcomes: tuple[RankOutcome, ...]) -> NodeState:

@@ -14,6 +14,7 @@ from gateway.engines.hub import Apply, EngineHub
 from gateway.metrics import EngineMetrics
 from motor_ft.model.command import Command
 from motor_ft.model.engine import Instruction
+from motor_ft.model.errors import FtError, Reason
 from tests.support.engine import FakeGroup
 
 
@@ -33,6 +34,8 @@ class Hub(EngineHub):
     fence: Fence
     clock: Clock
     registry: CollectorRegistry
+    ended: set[str]
+    """Request ids that the host of the hub does not let out any more."""
 
 
 @asynccontextmanager
@@ -41,6 +44,12 @@ async def open_hub(engines: FakeGroup | dict[int, str], dialect: str = "auto", t
     if isinstance(engines, FakeGroup):
         engines = {rank: engines.url(rank) for rank in range(engines.config.dp_size)}
     fence, clock, registry = Fence(), Clock(), CollectorRegistry()
+    ended: set[str] = set()
+
+    def admit(command: Command) -> None:
+        if command.request_id in ended:
+            raise FtError(Reason.GUARD_REQUIRED, "finalized meanwhile")
+
     hub = Hub(
         engines,
         http=EngineHttp(token),
@@ -48,8 +57,9 @@ async def open_hub(engines: FakeGroup | dict[int, str], dialect: str = "auto", t
         fence=fence,
         clock=clock,
         metrics=EngineMetrics(registry),
+        admit=admit,
     )
-    hub.fence, hub.clock, hub.registry = fence, clock, registry
+    hub.fence, hub.clock, hub.registry, hub.ended = fence, clock, registry, ended
     try:
         yield hub
     finally:

@@ -310,7 +310,7 @@ class TestApply:
             assert "STALE_EPOCH" in outcome.detail
             assert group.applies() == []
 
-    @pytest.mark.parametrize("late", ["epoch", "lease", "incarnation"])
+    @pytest.mark.parametrize("late", ["epoch", "lease", "incarnation", "host"])
     async def test_what_changes_while_the_dialect_is_found_out_is_still_seen(self, late: str) -> None:
         asked, go_on = asyncio.Event(), asyncio.Event()
 
@@ -327,6 +327,8 @@ class TestApply:
                 hub.fence.admit(order([0], epoch=6).command)
             elif late == "lease":
                 hub.clock.now = 1e9
+            elif late == "host":
+                hub.ended.add("r1")
             else:
                 declare(hub, 1, "e2")
             go_on.set()

@@ -21,7 +21,13 @@ def seconds(value: float) -> Duration:
 
 
 def welcome(
-    epoch: int = EPOCH, *, instance_id: int = INSTANCE, heartbeat: float = 60, ttl: float = 120, on: bool = True
+    epoch: int = EPOCH,
+    *,
+    instance_id: int = INSTANCE,
+    heartbeat: float = 60,
+    ttl: float = 120,
+    on: bool = True,
+    engine_timeout: float = 1,
 ) -> FaultReportResponse:
     return FaultReportResponse(
         welcome=fault_report_pb2.Welcome(
@@ -32,7 +38,7 @@ def welcome(
             enable_dp_scale_down_proxy=on,
             poll_interval=seconds(0.05),
             status_unreachable_threshold=1,
-            engine_request_timeout=seconds(1),
+            engine_request_timeout=seconds(engine_timeout),
         )
     )
 

@@ -25,6 +25,7 @@ from motor_ft.v1 import (
 )
 from motor_ft.wire.channel import call, open_channel
 from motor_ft.wire.convert import command_to_header, duration_to_pb, plan_to_pb
+from tests.integration.gateway.raw_server import Exchange, raw_server
 from tests.integration.nodemanager.controller import Conversation, ScriptedController
 from tests.integration.nodemanager.gateway import ScriptedGateway, serve
 from tests.integration.nodemanager.node import INSTANCE, SLEEP, command
@@ -64,10 +65,10 @@ class Pod:
         return Running(python_module("nodemanager", "--config", str(self.file), *arguments))
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[tuple[Running, Conversation]]:
+    async def running(self, **welcome: Any) -> AsyncIterator[tuple[Running, Conversation]]:
         """The process with an open link."""
         async with self.process() as process:
-            conversation, self.snapshot = await self.controller.linked()
+            conversation, self.snapshot = await self.controller.linked(**welcome)
             yield process, conversation
 
     @asynccontextmanager
@@ -257,6 +258,39 @@ async def test_the_hosted_gateway_reads_engines_and_serves_rest(tmp_path: Path, 
             assert message.engine_fault.observation.status == common_pb2.ENGINE_STATUS_DEAD
             async with http.get(f"http://127.0.0.1:{metrics}/readyz") as response:
                 assert response.status == 200
+
+
+async def test_an_order_that_its_abort_overtakes_in_the_gateway_is_not_sent(
+    tmp_path: Path, controller: ScriptedController
+) -> None:
+    """The Controller gave up on Apply while the hosted gateway was still finding out the dialect."""
+    slow, go_on = asyncio.Event(), asyncio.Event()
+    waiting: asyncio.Queue[str] = asyncio.Queue()
+
+    async def engine(exchange: Exchange) -> None:
+        if not slow.is_set():
+            await exchange.answer(503, b"{}")
+            return
+        waiting.put_nowait(exchange.path)
+        await go_on.wait()
+        await exchange.answer(200 if exchange.path.startswith("/v1") else 404, b"{}")
+
+    async with raw_server(engine) as server:
+        pod = Pod(tmp_path, controller, engines=[{"rank": 0, "port": int(server.url.rpartition(":")[2])}])
+        async with pod.running(engine_timeout=60) as _, pod.stubs() as (node, _):
+            plan = pod.plan()
+            await call(node.Guard, guard_request(plan), timeout=10)
+            slow.set()
+            await waiting.get()  # the one reading at a time of the watcher
+            applying = asyncio.create_task(call(node.Apply, apply_request(plan), timeout=10))
+            await waiting.get()
+            abort = node_manager_pb2.FinalizeRequest(header=command_to_header(OP), commit=False)
+            await call(node.Finalize, abort, timeout=10)
+            go_on.set()
+            (outcome,) = (await applying).outcomes
+    assert outcome.outcome == common_pb2.APPLY_OUTCOME_NOT_SENT
+    assert "GUARD_REQUIRED" in outcome.detail
+    assert not any(request.startswith(b"POST") for request in server.requests)
 
 
 async def test_a_killed_process_leaves_its_state_only_and_the_next_hosts_its_gateway_again(

@@ -17,6 +17,7 @@ from nodemanager.core.state import (
     admit,
     answered,
     check_not_ended,
+    check_sending,
     finalized,
     guarded,
     intended,
@@ -139,6 +140,30 @@ def test_a_welcome_that_comes_between_arrival_and_write_of_a_command_ends_it(
     with pytest.raises(FtError) as caught:
         STEPS[step](state)
     assert caught.value.reason is reason
+
+
+def test_an_order_may_leave_only_while_its_transaction_holds_the_guard() -> None:
+    state = guarded_state()
+    check_sending(state, A, NOW)
+    overtaken = welcomed(state, 7, 6, 3, scale_down_on=True)
+    for other, now, reason in (
+        (finalize(state, commit=False, retired=()), NOW, Reason.GUARD_REQUIRED),
+        (replace(state, guard=take(None, replace(A, request_id="b"), 10.0, None, NOW)), NOW, Reason.STALE_REQUEST_ID),
+        (state, BootTime("boot", 110), Reason.GUARD_EXPIRED),
+        (overtaken, NOW, Reason.STALE_EPOCH),
+    ):
+        with pytest.raises(FtError) as caught:
+            check_sending(other, A, now)
+        assert caught.value.reason is reason
+
+
+def test_an_unfenced_order_leaves_with_the_fence_that_stands_in_for_its_own() -> None:
+    rest = replace(A, epoch=None, generation=None)
+    state = replace(guarded_state(), guard=take(None, rest, 10.0, None, NOW))
+    check_sending(state, A, NOW)
+    with pytest.raises(FtError) as caught:
+        check_sending(state, replace(A, request_id="b"), NOW)
+    assert caught.value.reason is Reason.STALE_REQUEST_ID
 
 
 def test_the_first_answer_comes_again_and_only_for_the_same_request() -> None:
