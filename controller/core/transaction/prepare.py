@@ -211,7 +211,7 @@ def _apply_ready(state: Transaction, now: float) -> Advance:
     asked = {address: ranks for address, ranks in asked.items() if ranks}
     if not asked:
         return _freeze(state, now)
-    return query(replace(state, step=Step.RECHECKING, wake_at=None), asked)
+    return query(replace(state, step=Step.RECHECKING), asked)
 
 
 def rechecked(state: Transaction, event: fx.Observed, now: float) -> Advance:
@@ -234,7 +234,7 @@ def _freeze(state: Transaction, now: float) -> Advance:
     survivors = {rank: state.seen[rank].incarnation for rank in state.survivors}
     plan = freeze_plan(spec.instance_id, spec.generation, frozenset(state.cumulative), survivors)
     marks = {**state.marks, "apply_ready": now}
-    return guard_all(replace(state, step=Step.FREEZING, plan=plan, wake_at=None, marks=marks))
+    return guard_all(replace(state, step=Step.FREEZING, plan=plan, marks=marks))
 
 
 def frozen(state: Transaction, event: fx.Guarded, now: float) -> Advance:
