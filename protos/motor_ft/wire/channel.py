@@ -22,6 +22,8 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Whether a call is made again is never decided behind our back.
     ("grpc.enable_retries", 0),
+    # A channel that was closed and is opened again is a new connection, not one that lives on in a pool.
+    ("grpc.use_local_subchannel_pool", 1),
     # Peers are pods of the same cluster; an http_proxy in the environment is not meant for them.
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),

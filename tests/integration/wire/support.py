@@ -17,6 +17,7 @@ from motor_ft.wire.channel import open_channel
 from motor_ft.wire.metrics import RpcMetrics
 from motor_ft.wire.policy import POLICIES, Lease, PolicyTable
 from motor_ft.wire.server import RpcServer
+from tests.support.waiting import until
 
 SERVICE = "motor_ft.v1.NodeManagerService"
 TIMEOUT = 10.0
@@ -123,6 +124,10 @@ class Served:
     def count(self, metric: str, **labels: str) -> float:
         """Return the value of a counter."""
         return self.registry.get_sample_value(metric, labels) or 0.0
+
+    async def counts(self, wanted: float, metric: str, **labels: str) -> None:
+        """Wait for the value of a counter: a client hears the end of its call before the server has counted it."""
+        await until(lambda: self.count(metric, **labels) == wanted)
 
 
 @asynccontextmanager

@@ -114,7 +114,7 @@ async def test_the_health_of_an_unknown_service_is_not_found(served: Served) -> 
             await health_stub(channel).Check(request, timeout=TIMEOUT)
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND
     labels = {"service": "grpc.health.v1.Health", "method": "Check", "code": "NOT_FOUND"}
-    assert served.count("motor_ft_rpc_total", **labels) == 1
+    await served.counts(1, "motor_ft_rpc_total", **labels)
 
 
 async def test_the_health_of_a_service_may_be_watched_before_it_is_there(served: Served) -> None:
