@@ -106,6 +106,7 @@ class Group:
         task: asyncio.Task[None] = asyncio.create_task(_run(work), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        task.add_done_callback(lambda _: work.close())  # cancelled before its first step, it was never awaited
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
