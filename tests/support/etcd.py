@@ -82,8 +82,10 @@ class Node:
         return "ready to serve client requests" in output
 
     def freeze(self) -> None:
-        """SIGSTOP."""
+        """SIGSTOP, and wait until every thread has stopped: before that one of them may still answer."""
         self._signal(signal.SIGSTOP)
+        if self._process is not None:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def thaw(self) -> None:
         """SIGCONT."""
