@@ -58,7 +58,8 @@ async def written(store: EtcdStore, generation: int) -> None:
                 return
             await store.save_runtime(1, record, stored.revision if stored else 0)
         except FtError as error:
-            if error.reason is not Reason.STORE_UNAVAILABLE:
+            # A conflict is our own earlier write without an answer, which has arrived after it was looked for.
+            if error.reason not in {Reason.STORE_UNAVAILABLE, Reason.STORE_CONFLICT}:
                 raise
 
 
