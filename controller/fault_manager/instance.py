@@ -135,6 +135,7 @@ class InstanceActor:
             text = f"cannot be read: {unreadable}" if unreadable else ended
             self.fallback_due = Failure(FailureCode.INTERRUPTED, text)
             self.runtime.show(withdrawn=True, failure=self.fallback_due)
+        self.show()  # whoever asks right after the start sees every instance that is stored
 
     def start(self) -> None:
         """Begin to run."""

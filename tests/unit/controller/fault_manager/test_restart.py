@@ -17,7 +17,7 @@ from controller.store.sqlite import SqliteStore
 from motor_ft.model.errors import FtError, Reason
 from tests.support.world.adapters import Trouble
 from tests.support.world.pods import TWO_PODS, D, H, U, registration
-from tests.support.world.world import SETTINGS, World
+from tests.support.world.world import SETTINGS, Controller, World
 
 virtual = pytest.mark.looptime
 
@@ -327,3 +327,14 @@ async def test_the_embedded_store_restores_the_same(tmp_path: Path, phase: Phase
             await world.until(world.can_serve)
             assert world.status().phase is Phase.SCALED_DOWN_RUNNING
             assert world.coordinator.ranks() == {0, 2, 3}
+
+
+@virtual
+async def test_a_started_controller_shows_every_stored_instance_at_once() -> None:
+    """Nobody may take an instance for gone because its actor has not had its turn yet."""
+    async with World(*TWO_PODS) as world:
+        await world.serve()
+        await world.kill()
+        world.controller = Controller(world, MemoryStore(world.shelf))
+        await world.manager.start()
+        assert [status.instance_id for status in world.controller.board.all()] == [1]
