@@ -8,39 +8,18 @@ from aiohttp.typedefs import Handler, Middleware
 
 from gateway.metrics import RestMetrics
 from gateway.rest.errors import errors_to_json
-from motor_ft.wire.listen import cannot_listen, split_address
+from motor_ft.wire.http import HttpServer
 
 _MAX_BODY = 64 * 1024  # bytes
-_GRACE_SEC = 2.0
 
 
-class RestServer:
-    """Serves ``routes``, and at ``/openapi.json`` the document that describes them.
-
-    ``listen`` is ``host:port``, with port 0 for any free one.
-    """
+class RestServer(HttpServer):
+    """Serves ``routes``, and at ``/openapi.json`` the document that describes them."""
 
     def __init__(self, listen: str, routes: Iterable[web.RouteDef], metrics: RestMetrics) -> None:
-        self._listen = listen
         app = web.Application(middlewares=[_counted(metrics), errors_to_json], client_max_size=_MAX_BODY)
         app.add_routes([*routes, web.get("/openapi.json", _document)])
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_GRACE_SEC)
-
-    async def start(self) -> int:
-        """Listen; returns the bound port. Raises FtError PORT_UNAVAILABLE."""
-        host, port = split_address(self._listen)
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, host, port).start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise cannot_listen(self._listen) from error
-        bound: int = self._runner.addresses[0][1]
-        return bound
-
-    async def stop(self) -> None:
-        """Close the port and let requests finish; a peer that is slower than the grace does not keep us."""
-        await self._runner.cleanup()
+        super().__init__(listen, app)
 
 
 def _counted(metrics: RestMetrics) -> Middleware:

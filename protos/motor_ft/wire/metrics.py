@@ -6,9 +6,8 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
 
 from motor_ft.model.errors import Reason
-from motor_ft.wire.listen import cannot_listen, split_address
+from motor_ft.wire.http import HttpServer
 
-_GRACE_SEC = 2.0  # for a peer that reads slowly while we end
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -40,11 +39,10 @@ class RpcMetrics:
         self._refusals.labels(reason).inc()
 
 
-class MetricsServer:
+class MetricsServer(HttpServer):
     """``/metrics``, ``/healthz`` (the loop turns) and ``/readyz`` (``ready`` says yes)."""
 
     def __init__(self, listen: str, registry: CollectorRegistry, ready: Callable[[], bool] = lambda: True) -> None:
-        self._listen = listen
         self._registry = registry
         self._ready = ready
         app = web.Application()
@@ -55,23 +53,7 @@ class MetricsServer:
                 web.get("/readyz", self._readyz),
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_GRACE_SEC)
-
-    async def start(self) -> int:
-        """Listen; returns the bound port. Raises FtError PORT_UNAVAILABLE."""
-        host, port = split_address(self._listen)
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, host, port).start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise cannot_listen(self._listen) from error
-        bound: int = self._runner.addresses[0][1]
-        return bound
-
-    async def stop(self) -> None:
-        """Close connections and the port."""
-        await self._runner.cleanup()
+        super().__init__(listen, app)
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         headers = {"Content-Type": CONTENT_TYPE_LATEST}
