@@ -22,6 +22,9 @@ def main() -> int:
 
     async def daemon(stop: asyncio.Event) -> None:
         config = load(arguments.config, _SCHEMAS[arguments.daemon])
+        if arguments.check_config:
+            print(f"{arguments.config}: ok")
+            return
         # Only now: gRPC and Kubernetes take seconds to import, which nobody who needs them not shall wait for.
         if isinstance(config, MindClusterDaemonConfig):
             from gateway.mindcluster.app import run_mindcluster
@@ -51,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     }.items():
         daemon = daemons.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         daemon.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration, .toml or .json")
+        daemon.add_argument("--check-config", action="store_true", help="read the configuration and end")
     return parser
 
 

@@ -14,7 +14,7 @@ from motor_ft.wire.channel import call, open_channel
 from tests.integration.gateway.rest_fakes import FakeController, serve_controller
 from tests.support.engine import FakeGroup
 from tests.support.ports import free_port
-from tests.support.processes import Running, python_module
+from tests.support.processes import ROOT, Running, python_module
 
 
 def config(tmp_path: Path, **values: object) -> str:
@@ -75,6 +75,14 @@ async def test_an_unknown_key_ends_it_with_one_line_that_names_it(tmp_path: Path
     assert code == 2
     assert "gateway.json" in output
     assert len(output.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["engine", "rest", "mindcluster"])
+async def test_a_configuration_can_be_checked_without_a_start(name: str) -> None:
+    example = "mindcluster" if name == "mindcluster" else f"gateway-{name}"
+    path = ROOT / "docs" / f"{example}.example.toml"
+    async with gateway(name, "--config", str(path), "--check-config") as daemon:
+        assert await ended(daemon) == (0, f"{path}: ok")
 
 
 async def test_a_port_in_use_ends_it_with_a_line_that_names_it(tmp_path: Path) -> None:
