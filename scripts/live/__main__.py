@@ -15,10 +15,11 @@ from rich.live import Live
 from motor_ft.v1 import controller_pb2
 from scripts.live.options import Fault, Options, parse
 from scripts.live.view import View, timings
-from tests.support.cluster import Cluster, Evidence
-from tests.support.processes import ProcessError
+from tests.support.cluster import Cluster, Evidence, Shape
+from tests.support.processes import ProcessError, accepts
 
 RECOVERY_TIMEOUT_SEC = 120.0
+REACH_TIMEOUT_SEC = 3.0
 
 
 class Show:
@@ -115,10 +116,28 @@ class Show:
             self._console.print(line, soft_wrap=True, highlight=False)
 
 
+async def unreachable(shape: Shape) -> list[str]:
+    """URLs of engines that accept no connection now: the instance would wait for them for ever."""
+
+    async def reached(host: str, port: int) -> bool:
+        try:
+            async with asyncio.timeout(REACH_TIMEOUT_SEC):
+                return await accepts(host, port)
+        except TimeoutError:
+            return False
+
+    answers = await asyncio.gather(*(reached(*address) for address in shape.addresses))
+    return [url for url, answer in zip(shape.urls, answers, strict=True) if not answer]
+
+
 async def main(options: Options) -> int:
     """Run until the first SIGINT or SIGTERM: that ends cleanly, whatever is going on."""
-    stop = asyncio.Event()
     console = Console()
+    if silent := await unreachable(options.shape):
+        text = f"--engines: nobody listens at {', '.join(silent)}; start these engines first"
+        console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
+        return 1
+    stop = asyncio.Event()
     show = Show(options, console)
     running = asyncio.create_task(show.run(stop))
 

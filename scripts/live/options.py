@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +101,7 @@ def parse(arguments: list[str] | None = None) -> Options:
     needed = given.pods * given.ranks
     if urls and len(urls) != needed:
         parser.error(f"--engines names {len(urls)} engines, --pods {given.pods} x --ranks {given.ranks} needs {needed}")
-    if wrong := [url for url in urls if not url.startswith("http://")]:
+    if wrong := [url for url in urls if not re.fullmatch(r"http://[^/]+:\d{1,5}/?", url)]:
         parser.error(f"--engines: {wrong[0]!r} is not like http://HOST:PORT")
     try:
         faults = tuple(_fault(text, needed) for text in given.fault)

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from tests.support.engine.fake_group import FakeGroup
+from tests.support.ports import free_port
 from tests.support.processes import Running, python_module
 
 
@@ -64,6 +65,15 @@ async def test_engines_that_run_already(folder: Path) -> None:
         assert group.statuses() == {0: "healthy", 1: "healthy"}
 
 
+async def test_an_engine_that_does_not_run_is_named_at_once(folder: Path) -> None:
+    """Nothing is started."""
+    async with FakeGroup(dp_size=1) as group:
+        silent = f"http://127.0.0.1:{free_port()}"
+        async with run(folder, "--pods=2", "--ranks=1", "--engines", f"{group.url(0)},{silent}") as process:
+            assert await process.wait(timeout=30) == 1
+            assert process.output == [f"--engines: nobody listens at {silent}; start these engines first"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -71,6 +81,7 @@ async def test_engines_that_run_already(folder: Path) -> None:
         (["--fault", "rank=1,kind=fire"], "worker_kill"),
         (["--fault", "rank=1,after=-1"], "0 or more"),
         (["--engines", "http://127.0.0.1:1"], "--engines names 1"),
+        (["--engines", "http://one,two", "--pods", "1"], "'http://one' is not like http://HOST:PORT"),
         (["--pods", "0"], "--pods"),
         (["--nonsense"], "unrecognized"),
     ],

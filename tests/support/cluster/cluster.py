@@ -178,8 +178,8 @@ class Cluster:
 
     def _engine(self, rank: int) -> dict[str, Any]:
         if self.shape.urls:
-            host, _, port = self.shape.urls[rank].removeprefix("http://").rstrip("/").rpartition(":")
-            return {"rank": rank, "host": host, "port": int(port)}
+            host, port = self.shape.addresses[rank]
+            return {"rank": rank, "host": host, "port": port}
         own = self.engine_ports[rank]
         command = [
             *(sys.executable, "-m", "tests.support.engine"),

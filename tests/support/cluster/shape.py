@@ -61,6 +61,12 @@ class Shape:
     def dp_size(self) -> int:
         return sum(len(ranks) for ranks in self.pods)
 
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each of ``urls``."""
+        parts = (url.removeprefix("http://").rstrip("/").rpartition(":") for url in self.urls)
+        return [(host, int(port)) for host, _, port in parts]
+
 
 def toml(table: Table) -> str:
     """The few kinds of values that our configuration files have."""
