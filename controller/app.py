@@ -5,7 +5,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -16,13 +16,13 @@ from controller.config import ControllerConfig, StoreConfig
 from controller.coordinator.grpc import GrpcCoordinator
 from controller.coordinator.http import HttpCoordinator
 from controller.coordinator.pusher import ServingPusher
-from controller.core.ports import Clock, Coordinator, NodeManagers, Runtime, ServingPublisher, Store, Strategy
-from controller.core.transaction import Spec
+from controller.core.ports import Coordinator, Store
 from controller.fault_manager.board import Board
 from controller.fault_manager.environment import Environment, Settings
 from controller.fault_manager.manager import FaultManager
 from controller.metrics import ControllerMetrics
 from controller.node_managers import GrpcNodeManagers
+from controller.recoveries import recoveries
 from controller.rpc.controller import ControllerServicer
 from controller.rpc.fault_report import FaultReportServicer
 from controller.store.etcd.client import EtcdClient
@@ -31,8 +31,6 @@ from controller.store.etcd.store import EtcdStore
 from controller.store.etcd.tls import channel_credentials
 from controller.store.memory import MemoryStore
 from controller.store.sqlite import SqliteStore
-from controller.strategies.dp_scale_down import DpScaleDownStrategy
-from controller.strategies.instance_reconfiguration import InstanceReconfiguration, ReconfigurationTimes
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.v1 import controller_pb2_grpc, fault_report_pb2_grpc
 from motor_ft.wire.log import get_logger
@@ -43,69 +41,6 @@ from motor_ft.wire.server import RpcServer
 log = get_logger(__name__)
 
 STOP_GRACE_SEC = 2.0
-
-
-class StrategyFactory:
-    """Builds strategies with the adapters of this process."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        assemble_timeout: float,
-        *,
-        epoch: Callable[[], int],
-        nodes: NodeManagers,
-        publisher: ServingPublisher,
-        clock: Clock,
-        metrics: ControllerMetrics,
-    ) -> None:
-        self._times = ReconfigurationTimes(
-            request_timeout=settings.limits.request_timeout,
-            retry_interval=settings.limits.poll_interval,
-            give_up=settings.heartbeat_ttl + settings.limits.lease,
-            assemble_timeout=assemble_timeout,
-        )
-        self._epoch = epoch
-        self._nodes = nodes
-        self._publisher = publisher
-        self._clock = clock
-        self._metrics = metrics
-
-    def dp_scale_down(self, spec: Spec, runtime: Runtime) -> Strategy:
-        """One transaction."""
-        return DpScaleDownStrategy(
-            spec,
-            epoch=self._epoch(),
-            nodes=self._nodes,
-            publisher=self._publisher,
-            runtime=runtime,
-            clock=self._clock,
-            on_stage=self._metrics.stage,
-        )
-
-    def instance_reconfiguration(
-        self,
-        instance_id: int,
-        request_id: str,
-        addresses: Sequence[str],
-        reason: str,
-        runtime: Runtime,
-        replaced: Callable[[], Awaitable[object]],
-    ) -> Strategy:
-        """Stop everybody and wait for the replacement."""
-        return InstanceReconfiguration(
-            instance_id=instance_id,
-            request_id=request_id,
-            addresses=addresses,
-            reason=reason,
-            times=self._times,
-            replaced=replaced,
-            epoch=self._epoch,
-            nodes=self._nodes,
-            publisher=self._publisher,
-            runtime=runtime,
-            clock=self._clock,
-        )
 
 
 async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
@@ -138,14 +73,13 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         stack.push_async_callback(publisher.close)
         board = Board()
         manager: FaultManager
-        strategies = StrategyFactory(
+        strategies = recoveries(
             settings,
-            config.fault_tolerance_config.assemble_timeout_sec,
             epoch=lambda: manager.epoch,
             nodes=nodes,
             publisher=publisher,
             clock=clock,
-            metrics=metrics,
+            on_stage=metrics.stage,
         )
         manager = FaultManager(
             Environment(

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from controller.core.hardware import HardwarePolicy, LinkDown, PreSeparate
+from controller.core.probe import CompletionProbe
 from controller.core.transaction import Limits
 from controller.fault_manager.environment import Settings
 from motor_ft.model.command import MAX_LEASE_SEC
@@ -14,6 +15,7 @@ from motor_ft.wire.config import ConfigError, check
 from motor_ft.wire.listen import split_address
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Code = Annotated[str, Meta(pattern=r"^(0[xX])?[0-9a-fA-F]+$")]
 
 
 class DpScaleDownConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -43,6 +45,10 @@ class FaultToleranceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
     enable_fault_tolerance: bool = True
     enable_dp_scale_down: bool = False
+    enable_dp_scale_up: bool = False
+    fast_recovery: bool = False
+    completion_probe: CompletionProbe = CompletionProbe.AUTO
+    idle_probe: bool = False
     dp_scale_down_config: DpScaleDownConfig = DpScaleDownConfig()
     engine_request_timeout_sec: Seconds | None = None
     fault_collection_timeout_sec: Seconds = 60.0
@@ -50,12 +56,22 @@ class FaultToleranceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     hardware_type: str = ""
     hardware_link_down: LinkDown = LinkDown.AUTO
     hardware_pre_separate: PreSeparate = PreSeparate.SOFT
+    enable_engine_relaunch: bool = True
+    engine_relaunch_timeout_sec: Seconds = 600.0
+    engine_relaunch_poll_interval_sec: Seconds = 5.0
+    engine_relaunch_misses: Annotated[int, Meta(ge=1, le=100)] = 3
+    enable_scale_p2d: bool = True
+    scale_p2d_wait_sec: Seconds = 60.0
+    enable_token_reinference: bool = True
+    token_reinference_codes: tuple[Code, ...] = ("0x00F1FEF5", "0x08520003")
+    token_reinference_timeout_sec: Seconds = 60.0
     strategy_center_check_interval: Seconds = 10.0
     engine_recovery_timeout_sec: Seconds = 120.0
     engine_poll_interval_sec: Seconds = 1.0
     status_unreachable_threshold: Annotated[int, Meta(ge=1, le=100)] = 1
     heartbeat_interval_sec: Seconds = 3.0
     heartbeat_ttl_sec: Seconds = 10.0
+    heartbeat_ttl_other_sec: Seconds = 300.0
     assemble_timeout_sec: Seconds = 600.0
     coordinator_set_interval_sec: Seconds = 5.0
 
@@ -88,6 +104,14 @@ class FaultToleranceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
             "heartbeat_ttl_sec",
             f"{self.heartbeat_ttl_sec:g} s must be above heartbeat_interval_sec = {self.heartbeat_interval_sec:g} s",
         )
+        check(
+            self.heartbeat_ttl_sec <= self.heartbeat_ttl_other_sec,
+            "heartbeat_ttl_other_sec",
+            f"{self.heartbeat_ttl_other_sec:g} s must not be below heartbeat_ttl_sec = {self.heartbeat_ttl_sec:g} s",
+        )
+        scale_down = self.enable_fault_tolerance and self.enable_dp_scale_down
+        needed = "needs enable_fault_tolerance and enable_dp_scale_down"
+        check(scale_down or not self.fast_recovery, "fast_recovery", needed)
 
     @property
     def engine_timeout(self) -> float:
@@ -102,6 +126,19 @@ class FaultToleranceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
         return Settings(
             enable_fault_tolerance=self.enable_fault_tolerance,
             enable_dp_scale_down=self.enable_dp_scale_down,
+            enable_dp_scale_up=self.enable_dp_scale_up,
+            fast_recovery=self.fast_recovery,
+            completion_probe=self.completion_probe,
+            idle_probe=self.idle_probe,
+            enable_engine_relaunch=self.enable_engine_relaunch,
+            engine_relaunch_timeout=self.engine_relaunch_timeout_sec,
+            engine_relaunch_poll_interval=self.engine_relaunch_poll_interval_sec,
+            engine_relaunch_misses=self.engine_relaunch_misses,
+            enable_scale_p2d=self.enable_scale_p2d,
+            scale_p2d_wait=self.scale_p2d_wait_sec,
+            enable_token_reinference=self.enable_token_reinference,
+            token_reinference_codes=self.token_reinference_codes,
+            token_reinference_timeout=self.token_reinference_timeout_sec,
             limits=self.dp_scale_down_config.limits,
             fault_collection_timeout=self.fault_collection_timeout_sec,
             correlation_window=self.hardware_ft_correlation_window_sec,
@@ -110,6 +147,7 @@ class FaultToleranceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
             strategy_center_check_interval=self.strategy_center_check_interval,
             heartbeat_interval=self.heartbeat_interval_sec,
             heartbeat_ttl=self.heartbeat_ttl_sec,
+            heartbeat_ttl_other=self.heartbeat_ttl_other_sec,
             assemble_timeout=self.assemble_timeout_sec,
             poll_interval=self.engine_poll_interval_sec,
             engine_request_timeout=self.engine_timeout,

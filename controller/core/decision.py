@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from controller.core.correlation import Concern, Correlation
 from controller.core.phases import STABLE, Phase
+from motor_ft.model.topology import Role
 
 
 class Action(StrEnum):
@@ -13,15 +14,24 @@ class Action(StrEnum):
 
     NONE = "none"
     WAIT = "wait"
+    TOKEN_REINFERENCE = "token_reinference"
+    FAST_RECOVERY = "fast_recovery"
     DP_SCALE_DOWN = "dp_scale_down"
+    ENGINE_RELAUNCH = "engine_relaunch"
+    SCALE_P2D = "scale_p2d"
     INSTANCE_RECONFIGURATION = "instance_reconfiguration"
+
+
+PASSIVE = frozenset({Action.NONE, Action.WAIT})
+"""Every other action is a strategy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that a decision may look at. ``unhealthy`` and ``dead`` are parts of ``active``; times are monotonic.
 
-    ``in_service``: the instance is ACTIVE, all its active ranks have endpoints that are normal.
+    ``in_service``: the instance is ACTIVE, all its active ranks have endpoints that are normal. ``enabled`` are the
+    strategies that are switched on, ``tried`` those that have started since all active ranks were well.
     """
 
     phase: Phase
@@ -38,6 +48,10 @@ class Snapshot:
     in_service: bool
     correlation_window_sec: float
     hardware: Correlation = field(default_factory=Correlation)
+    enabled: frozenset[Action] = frozenset()
+    tried: frozenset[Action] = frozenset()
+    paused: bool = False
+    role: Role = Role.UNION
 
     @property
     def complete(self) -> bool:
@@ -76,6 +90,7 @@ def _blocked(snapshot: Snapshot, now: float) -> Decision | None:
         f"strategy {snapshot.strategy} runs": snapshot.strategy is not None,
         f"phase is {snapshot.phase}": snapshot.phase not in STABLE,
         "automation is stopped": snapshot.automation_stopped,
+        "automation is paused": snapshot.paused,
         "superseded by a newer instance of the job": snapshot.superseded,
         "the instance was never ready": not snapshot.ready,
     }
@@ -132,7 +147,10 @@ def _named(faults: Sequence[Concern]) -> str:
 def _all_unhealthy(snapshot: Snapshot, now: float) -> Decision | None:
     if snapshot.dead or not snapshot.complete:
         return None
-    return _collect(snapshot, now, "every active rank is UNHEALTHY and none is DEAD", "5")
+    text = "every active rank is UNHEALTHY and none is DEAD"
+    if Action.FAST_RECOVERY in snapshot.enabled - snapshot.tried:
+        return Decision(Action.FAST_RECOVERY, text, "5")
+    return _collect(snapshot, now, text, "5")
 
 
 def _all_dead(snapshot: Snapshot, now: float) -> Decision | None:

@@ -1,14 +1,17 @@
 """What every instance actor needs from the world; built once by the composition root."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from controller.core.case import Builder
+from controller.core.decision import Action
 from controller.core.hardware import HardwarePolicy
 from controller.core.phases import Phase
-from controller.core.ports import Clock, Runtime, ServingPublisher, Store, Strategy
+from controller.core.ports import Clock, ServingPublisher, Store
+from controller.core.probe import CompletionProbe
 from controller.core.reports import Welcome
-from controller.core.transaction import Limits, Spec
+from controller.core.transaction import Limits
 from controller.fault_manager import hardware
 from controller.fault_manager.board import Board
 
@@ -19,18 +22,32 @@ class Settings:
 
     enable_fault_tolerance: bool = True
     enable_dp_scale_down: bool = False
+    enable_dp_scale_up: bool = False
+    fast_recovery: bool = False
+    enable_engine_relaunch: bool = True
+    enable_scale_p2d: bool = True
+    enable_token_reinference: bool = True
+    completion_probe: CompletionProbe = CompletionProbe.AUTO
+    idle_probe: bool = False
     limits: Limits = field(default_factory=Limits)
     fault_collection_timeout: float = 60.0
     engine_recovery_timeout: float = 120.0
     strategy_center_check_interval: float = 10.0
     heartbeat_interval: float = 3.0
     heartbeat_ttl: float = 10.0
+    heartbeat_ttl_other: float = 300.0
     assemble_timeout: float = 600.0
     poll_interval: float = 1.0
     engine_request_timeout: float = 4.0
     status_unreachable_threshold: int = 1
     correlation_window: float = 5.0
     hardware_policy: HardwarePolicy = field(default_factory=HardwarePolicy)
+    engine_relaunch_timeout: float = 600.0
+    engine_relaunch_poll_interval: float = 5.0
+    engine_relaunch_misses: int = 3
+    scale_p2d_wait: float = 60.0
+    token_reinference_codes: tuple[str, ...] = ("0x00F1FEF5", "0x08520003")
+    token_reinference_timeout: float = 60.0
 
     @property
     def scale_down_enabled(self) -> bool:
@@ -50,26 +67,6 @@ class Settings:
             status_unreachable_threshold=self.status_unreachable_threshold,
             engine_request_timeout_sec=self.engine_request_timeout,
         )
-
-
-class Strategies(Protocol):
-    """Builds strategies; an instance runs at most one."""
-
-    def dp_scale_down(self, spec: Spec, runtime: Runtime) -> Strategy:
-        """One transaction."""
-        ...
-
-    def instance_reconfiguration(
-        self,
-        instance_id: int,
-        request_id: str,
-        addresses: Sequence[str],
-        reason: str,
-        runtime: Runtime,
-        replaced: Callable[[], Awaitable[object]],
-    ) -> Strategy:
-        """Stop everybody; ``replaced`` returns when a newer instance of the job is READY."""
-        ...
 
 
 class Observer(hardware.Observer, Protocol):
@@ -109,7 +106,8 @@ class Environment:
     new_id: Callable[[], str]
     store: Store
     publisher: ServingPublisher
-    strategies: Strategies
+    strategies: Mapping[Action, Builder]
+    """Those that are switched on; an instance runs at most one."""
     board: Board
     observer: Observer
     connect: Callable[[str], None]

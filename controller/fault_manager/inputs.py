@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from controller.core.case import Case
 from controller.core.decision import Snapshot
 from controller.core.evidence import survivor_seen_unhealthy
 from controller.core.status import InstanceState
@@ -30,11 +31,20 @@ def snapshot_of(actor: "InstanceActor") -> Snapshot:
         in_service=actor.state is InstanceState.ACTIVE,
         correlation_window_sec=settings.correlation_window,
         hardware=actor.hardware.correlation,
+        enabled=frozenset(actor.env.strategies),
+        tried=actor.tried,
+        paused=actor.paused,
+        role=actor.role,
     )
 
 
-def spec_of(actor: "InstanceActor", runtime: FtRuntime) -> Spec:
-    """For one scale-down, with an id and a generation of its own."""
+def case_of(actor: "InstanceActor", runtime: FtRuntime, reason: str) -> Case:
+    """For one strategy."""
+    return Case(_spec_of(actor, runtime), reason, runtime, actor.replaced.wait)
+
+
+def _spec_of(actor: "InstanceActor", runtime: FtRuntime) -> Spec:
+    """With an id and a generation of its own."""
     dead = actor.evidence.dead & actor.active
     sources = {rank: actor.evidence.slot(rank).dead_source for rank in dead}
     return Spec(

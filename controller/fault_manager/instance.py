@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from controller.core import assembly
-from controller.core.decision import Action, Decision, decide
+from controller.core.decision import PASSIVE, Action, Decision, decide
 from controller.core.errors import Failure, FailureCode
 from controller.core.evidence import Evidence, as_baseline, forget, recalled, strategy_ended
 from controller.core.liveness import PodLiveness, instance_state, serving_complete
@@ -23,14 +23,14 @@ from controller.core.status import InstanceState
 from controller.fault_manager.concerns import Concerns
 from controller.fault_manager.environment import Environment
 from controller.fault_manager.hardware import HardwareDesk
-from controller.fault_manager.inputs import snapshot_of, spec_of
+from controller.fault_manager.inputs import case_of, snapshot_of
 from controller.fault_manager.intake import judged, learn, take
 from controller.fault_manager.pods import Pods, Send, Session
 from controller.fault_manager.runtime import FtRuntime
 from controller.fault_manager.view import status_of
 from motor_ft.model.engine import EvidenceSource
 from motor_ft.model.errors import FtError, Reason
-from motor_ft.model.topology import EndpointStatus, Registration
+from motor_ft.model.topology import EndpointStatus, Registration, Role
 from motor_ft.wire.log import get_logger
 from motor_ft.wire.tasks import Tasks
 
@@ -63,6 +63,8 @@ class InstanceActor:
         self.state = InstanceState.INITIAL
         self.decision: Decision | None = None
         self.strategy: Strategy | None = None
+        self.tried: frozenset[Action] = frozenset()
+        self.paused = False
         self.automation_stopped = False
         self.superseded = False
         self.replaced = asyncio.Event()
@@ -80,6 +82,11 @@ class InstanceActor:
     def job_name(self) -> str:
         """Job of its first pod."""
         return next((pod.registration.job_name for pod in self.pods.all.values()), "")
+
+    @property
+    def role(self) -> Role:
+        """Role of its first pod."""
+        return next((pod.registration.role for pod in self.pods.all.values()), Role.UNION)
 
     @property
     def assembled(self) -> bool:
@@ -369,6 +376,8 @@ class InstanceActor:
                 self._reconfigure(runtime, failure)
             return
         self._correlate()
+        if self.evidence.collecting_since is None:
+            self.tried = frozenset()
         decision = decide(snapshot_of(self), now)
         if self.decision is None or (decision.action, decision.reason) != (self.decision.action, self.decision.reason):
             log.info(
@@ -380,22 +389,19 @@ class InstanceActor:
             )
             self.env.observer.decision(decision.action)
         self.decision = decision
-        if decision.action is Action.DP_SCALE_DOWN:
-            self._launch(self.env.strategies.dp_scale_down(spec_of(self, runtime), runtime))
-        elif decision.action is Action.INSTANCE_RECONFIGURATION:
+        if decision.action is Action.INSTANCE_RECONFIGURATION:
             self._reconfigure(runtime, Failure(FailureCode.RECONFIGURATION_REQUIRED, decision.reason))
+        elif decision.action not in PASSIVE:
+            self._launch(decision.action, runtime, decision.reason)
 
     def _reconfigure(self, runtime: FtRuntime, failure: Failure) -> None:
         runtime.show(failure=failure)
-        addresses = [pod.node_manager_address for pod in self.registrations]
-        self._launch(
-            self.env.strategies.instance_reconfiguration(
-                self.instance_id, self.env.new_id(), addresses, str(failure), runtime, self.replaced.wait
-            )
-        )
+        self._launch(Action.INSTANCE_RECONFIGURATION, runtime, str(failure))
 
-    def _launch(self, strategy: Strategy) -> None:
+    def _launch(self, action: Action, runtime: FtRuntime, reason: str) -> None:
+        strategy = self.env.strategies[action](case_of(self, runtime, reason))
         log.info("strategy starts", instance_id=self.instance_id, strategy=strategy.name)
+        self.tried |= {action}
         self.strategy = strategy
         self._strategy_task = self._tasks.spawn(strategy.name, strategy.execute())
         self._strategy_task.add_done_callback(lambda _: self.wake())
@@ -427,10 +433,10 @@ class InstanceActor:
         failure = failure or Failure(FailureCode.INTERRUPTED, f"strategy {name} ended without saying why")
         if self.runtime is not None:
             self.runtime.show(failure=failure)
-        if name == "dp_scale_down":
-            self.fallback_due = failure
-        else:
+        if name == Action.INSTANCE_RECONFIGURATION:
             self._stop_automation(failure)
+        else:
+            self.fallback_due = failure
 
     def _stop_automation(self, failure: Failure) -> None:
         if self.runtime is not None:

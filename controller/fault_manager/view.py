@@ -7,7 +7,6 @@ from controller.core.phases import Phase
 from controller.core.records import RECONFIGURATION
 from controller.core.serving import can_serve
 from controller.core.status import InstanceStatus, PodStatus
-from motor_ft.model.topology import Role
 
 if TYPE_CHECKING:
     from controller.fault_manager.instance import InstanceActor
@@ -37,7 +36,7 @@ def status_of(actor: "InstanceActor") -> InstanceStatus:
         generation=record.generation if record else 0,
         job_name=first.job_name if first else "",
         model_name=first.model_name if first else "",
-        role=first.role if first else Role.UNION,
+        role=actor.role,
         dp_size=first.dp_size if first else 0,
         state=actor.state,
         pods=tuple(_pod(pod) for pod in actor.pods.all.values()),

@@ -2,19 +2,19 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from controller.core.case import Builder, Case
+from controller.core.decision import Action
 from controller.core.phases import Phase
-from controller.core.ports import Clock, Runtime, Store, Strategy
+from controller.core.ports import Clock, Store, Strategy
 from controller.core.status import InstanceStatus
-from controller.core.transaction import Spec
 from controller.fault_manager.board import Board
 from controller.fault_manager.environment import Environment, Settings
 from controller.fault_manager.manager import FaultManager
+from controller.recoveries import recoveries
 from controller.store.memory import MemoryStore, Shelf
-from controller.strategies.dp_scale_down import DpScaleDownStrategy
-from controller.strategies.instance_reconfiguration import InstanceReconfiguration, ReconfigurationTimes
 from motor_ft.model.command import Command
 from motor_ft.model.engine import EngineStatus
 from motor_ft.model.topology import Registration
@@ -88,6 +88,14 @@ class Controller:
         self.board = Board()
         self.observed = Observed()
         self.started: list[str] = []
+        self.strategies = recoveries(
+            world.settings,
+            epoch=lambda: self.manager.epoch,
+            nodes=self.nodes,
+            publisher=self.publisher,
+            clock=world.clock,
+            on_stage=self.observed.stage,
+        )
         self.manager = FaultManager(
             Environment(
                 settings=world.settings,
@@ -95,7 +103,7 @@ class Controller:
                 new_id=lambda: f"request-{next(world.ids)}",
                 store=self.store,
                 publisher=self.publisher,
-                strategies=self,
+                strategies={action: self._counted(action, builder) for action, builder in self.strategies.items()},
                 board=self.board,
                 observer=self.observed,
                 connect=self.nodes.connect,
@@ -107,47 +115,14 @@ class Controller:
         self.publisher.views = self.manager
         self.publisher.kick()
 
-    def dp_scale_down(self, spec: Spec, runtime: Runtime) -> Strategy:
-        self.started.append("dp_scale_down")
-        return DpScaleDownStrategy(
-            spec,
-            epoch=self.manager.epoch,
-            nodes=self.nodes,
-            publisher=self.publisher,
-            runtime=runtime,
-            clock=self._world.clock,
-            on_stage=self.observed.stage,
-        )
+    def _counted(self, action: Action, builder: Builder) -> Builder:
+        """Whatever is built for this Controller is going to run."""
 
-    def instance_reconfiguration(
-        self,
-        instance_id: int,
-        request_id: str,
-        addresses: Sequence[str],
-        reason: str,
-        runtime: Runtime,
-        replaced: Callable[[], Awaitable[object]],
-    ) -> Strategy:
-        self.started.append("instance_reconfiguration")
-        settings = self._world.settings
-        return InstanceReconfiguration(
-            instance_id=instance_id,
-            request_id=request_id,
-            addresses=addresses,
-            reason=reason,
-            times=ReconfigurationTimes(
-                request_timeout=settings.limits.request_timeout,
-                retry_interval=settings.limits.poll_interval,
-                give_up=settings.heartbeat_ttl + settings.limits.lease,
-                assemble_timeout=settings.assemble_timeout,
-            ),
-            replaced=replaced,
-            epoch=lambda: self.manager.epoch,
-            nodes=self.nodes,
-            publisher=self.publisher,
-            runtime=runtime,
-            clock=self._world.clock,
-        )
+        def build(case: Case) -> Strategy:
+            self.started.append(action)
+            return builder(case)
+
+        return build
 
 
 class World:

@@ -7,6 +7,7 @@ import pytest
 
 from controller.config import ControllerConfig
 from controller.core.hardware import HardwarePolicy, LinkDown, PreSeparate
+from controller.core.probe import CompletionProbe
 from controller.fault_manager.environment import Settings
 from motor_ft.wire.config import ConfigError, load
 
@@ -51,6 +52,21 @@ def test_what_the_file_says_reaches_the_fault_manager(tmp_path: Path) -> None:
         "hardware_type": "800I-A3",
         "hardware_link_down": "count",
         "hardware_pre_separate": "hard",
+        "enable_dp_scale_down": True,
+        "enable_dp_scale_up": True,
+        "fast_recovery": True,
+        "completion_probe": "on",
+        "idle_probe": True,
+        "enable_engine_relaunch": False,
+        "engine_relaunch_timeout_sec": 500,
+        "engine_relaunch_poll_interval_sec": 4,
+        "engine_relaunch_misses": 2,
+        "enable_scale_p2d": False,
+        "scale_p2d_wait_sec": 50,
+        "enable_token_reinference": False,
+        "token_reinference_codes": ["0xA"],
+        "token_reinference_timeout_sec": 40,
+        "heartbeat_ttl_other_sec": 200,
     }
     settings = read(tmp_path, {"fault_tolerance_config": ft}).fault_tolerance_config.settings
     assert settings.limits.lease == 2 * 20 + 4 * 2 + 5
@@ -61,6 +77,15 @@ def test_what_the_file_says_reaches_the_fault_manager(tmp_path: Path) -> None:
     assert settings.status_unreachable_threshold == 3
     assert settings.correlation_window == 8
     assert settings.hardware_policy == HardwarePolicy("800I-A3", LinkDown.COUNT, PreSeparate.HARD)
+    assert settings.enable_dp_scale_up
+    assert settings.fast_recovery
+    assert (settings.completion_probe, settings.idle_probe) == (CompletionProbe.ON, True)
+    assert not settings.enable_engine_relaunch
+    assert (settings.engine_relaunch_timeout, settings.engine_relaunch_poll_interval) == (500, 4)
+    assert settings.engine_relaunch_misses == 2
+    assert (settings.enable_scale_p2d, settings.scale_p2d_wait) == (False, 50)
+    assert (settings.enable_token_reinference, settings.token_reinference_codes) == (False, ("0xA",))
+    assert (settings.token_reinference_timeout, settings.heartbeat_ttl_other) == (40, 200)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +130,26 @@ def test_what_the_file_says_reaches_the_fault_manager(tmp_path: Path) -> None:
             {"heartbeat_interval_sec": 10},
             "fault_tolerance_config.heartbeat_ttl_sec: 10 s must be above heartbeat_interval_sec = 10 s",
             id="every-heartbeat-late",
+        ),
+        pytest.param(
+            {"heartbeat_ttl_other_sec": 9},
+            "fault_tolerance_config.heartbeat_ttl_other_sec: 9 s must not be below heartbeat_ttl_sec = 10 s",
+            id="forgotten-before-missed",
+        ),
+        pytest.param(
+            {"fast_recovery": True},
+            "fault_tolerance_config.fast_recovery: needs enable_fault_tolerance and enable_dp_scale_down",
+            id="fast-recovery-alone",
+        ),
+        pytest.param(
+            {"fast_recovery": True, "enable_dp_scale_down": True, "enable_fault_tolerance": False},
+            "fault_tolerance_config.fast_recovery: needs enable_fault_tolerance and enable_dp_scale_down",
+            id="fast-recovery-without-fault-tolerance",
+        ),
+        pytest.param(
+            {"token_reinference_codes": ["0x1", "L2"]},
+            "fault_tolerance_config.token_reinference_codes[1]: expected `str` matching regex '^(0[xX])?[0-9a-fA-F]+$'",
+            id="no-code",
         ),
         pytest.param(
             {"status_unreachable_threshold": 0},

@@ -52,6 +52,7 @@ NAMED = "L6 80E18402 on Ascend910-1 of node-a (ranks [1])"
     [
         (replace(COMPLETE, strategy="dp_scale_down"), "strategy dp_scale_down runs"),
         (replace(COMPLETE, automation_stopped=True), "automation is stopped"),
+        (replace(COMPLETE, paused=True), "automation is paused"),
         (replace(COMPLETE, superseded=True), "superseded by a newer instance of the job"),
         (replace(COMPLETE, ready=False), "the instance was never ready"),
         *((replace(COMPLETE, phase=phase), f"phase is {phase}") for phase in Phase if phase not in STABLE),
@@ -151,13 +152,23 @@ def test_with_scale_down_switched_off_hardware_starts_nothing() -> None:
 
 
 def test_row_5_all_unhealthy_waits_for_a_dead_rank_and_gives_up_at_the_deadline() -> None:
-    """Nothing is guessed from U alone: no fast recovery applies yet."""
+    """Nothing is guessed from U alone."""
     everyone = faulty({0, 1, 2, 3}, set())
     waiting = decide(everyone, 159.9)
     assert (waiting.action, waiting.row, waiting.look_again) == (Action.WAIT, "5", 160.0)
     over = decide(everyone, 160.0)
     assert (over.action, over.row, over.look_again) == (Action.INSTANCE_RECONFIGURATION, "5", None)
     assert "60 s is over" in over.reason
+
+
+def test_row_5_all_unhealthy_is_recovered_in_place_once_where_that_is_switched_on() -> None:
+    """Also when the collection is over: it was not possible before."""
+    everyone = replace(faulty({0, 1, 2, 3}, set()), enabled=frozenset({Action.FAST_RECOVERY}))
+    decision = decide(everyone, 160.0)
+    assert decision == Decision(Action.FAST_RECOVERY, "every active rank is UNHEALTHY and none is DEAD", "5")
+    tried = replace(everyone, tried=frozenset({Action.FAST_RECOVERY}))
+    assert decide(tried, 159.9).action is Action.WAIT
+    assert decide(tried, 160.0).action is Action.INSTANCE_RECONFIGURATION
 
 
 def test_row_6_complete_evidence_scales_down_at_once() -> None:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from controller.core.case import Case
+from controller.core.decision import Action
 from controller.core.outcome import Outcome
 from controller.core.ports import Strategy
 from controller.core.records import IdentityRecord
@@ -66,7 +68,8 @@ async def strategy_for(world: World, *dead: int) -> Strategy:
         recovery_timeout=120.0,
         limits=SETTINGS.limits,
     )
-    return world.controller.dp_scale_down(spec, runtime)
+    case = Case(spec, "a test says so", runtime, asyncio.Event().wait)
+    return world.controller.strategies[Action.DP_SCALE_DOWN](case)
 
 
 async def test_every_command_of_a_transaction_carries_one_id_epoch_and_generation() -> None:

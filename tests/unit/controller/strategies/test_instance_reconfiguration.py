@@ -5,10 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from controller.core.case import Case
+from controller.core.decision import Action
 from controller.core.errors import FailureCode
 from controller.core.outcome import Outcome
 from controller.core.phases import Phase
 from controller.core.ports import Strategy, StrategyResult
+from controller.core.transaction import Spec
 from controller.fault_manager.runtime import FtRuntime
 from controller.store.memory import MemoryStore
 from motor_ft.model.errors import FtError, Reason
@@ -35,9 +38,21 @@ class Rebuild:
         stored = await self.world.store.runtime(1)
         assert stored is not None
         self.runtime = FtRuntime(1, stored, self.world.store, lambda: None)
-        return self.world.controller.instance_reconfiguration(
-            1, "rebuild", list(self.world.pods), "a test says so", self.runtime, self.replaced.wait
+        spec = Spec(
+            instance_id=1,
+            request_id="rebuild",
+            generation=stored.record.generation + 1,
+            previous_phase=stored.record.phase,
+            pods=tuple(pod.registration for pod in self.world.pods.values()),
+            original=frozenset(range(4)),
+            dead_committed=frozenset(),
+            candidates={},
+            unhealthy_since={},
+            scale_down_enabled=True,
+            recovery_timeout=120.0,
         )
+        case = Case(spec, "a test says so", self.runtime, self.replaced.wait)
+        return self.world.controller.strategies[Action.INSTANCE_RECONFIGURATION](case)
 
     async def run(self) -> asyncio.Task[StrategyResult]:
         return self.tasks.spawn("rebuild", (await self.strategy()).execute())

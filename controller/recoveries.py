@@ -1,0 +1,56 @@
+"""The ways to bring an instance back, built with the adapters of one Controller."""
+
+from collections.abc import Callable
+
+from controller.core.case import Builder, Case
+from controller.core.decision import Action
+from controller.core.ports import Clock, NodeManagers, ServingPublisher, Strategy
+from controller.fault_manager.environment import Settings
+from controller.strategies.dp_scale_down import DpScaleDownStrategy
+from controller.strategies.instance_reconfiguration import InstanceReconfiguration, ReconfigurationTimes
+
+
+def recoveries(
+    settings: Settings,
+    *,
+    epoch: Callable[[], int],
+    nodes: NodeManagers,
+    publisher: ServingPublisher,
+    clock: Clock,
+    on_stage: Callable[[str, float], None],
+) -> dict[Action, Builder]:
+    """Every strategy that is switched on; what is missing here is never decided for."""
+    times = ReconfigurationTimes(
+        request_timeout=settings.limits.request_timeout,
+        retry_interval=settings.limits.poll_interval,
+        give_up=settings.heartbeat_ttl + settings.limits.lease,
+        assemble_timeout=settings.assemble_timeout,
+    )
+
+    def dp_scale_down(case: Case) -> Strategy:
+        return DpScaleDownStrategy(
+            case.spec,
+            epoch=epoch(),
+            nodes=nodes,
+            publisher=publisher,
+            runtime=case.runtime,
+            clock=clock,
+            on_stage=on_stage,
+        )
+
+    def instance_reconfiguration(case: Case) -> Strategy:
+        return InstanceReconfiguration(
+            instance_id=case.spec.instance_id,
+            request_id=case.spec.request_id,
+            addresses=[pod.node_manager_address for pod in case.spec.pods],
+            reason=case.reason,
+            times=times,
+            replaced=case.replaced,
+            epoch=epoch,
+            nodes=nodes,
+            publisher=publisher,
+            runtime=case.runtime,
+            clock=clock,
+        )
+
+    return {Action.DP_SCALE_DOWN: dp_scale_down, Action.INSTANCE_RECONFIGURATION: instance_reconfiguration}
