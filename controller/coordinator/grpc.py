@@ -16,6 +16,8 @@ _EVENTS = {
     ServingEvent.ADD: coordinator_pb2.REFRESH_EVENT_ADD,
     ServingEvent.DEL: coordinator_pb2.REFRESH_EVENT_DEL,
     ServingEvent.SET: coordinator_pb2.REFRESH_EVENT_SET,
+    ServingEvent.PAUSE: coordinator_pb2.REFRESH_EVENT_PAUSE,
+    ServingEvent.RESUME: coordinator_pb2.REFRESH_EVENT_RESUME,
 }
 
 
@@ -79,4 +81,5 @@ def to_pb(instance: ServingInstance) -> coordinator_pb2.ServingInstance:
             )
             for pod in instance.pods
         ],
+        paused=instance.paused,
     )

@@ -10,13 +10,18 @@ from motor_ft.model.errors import FtError, Reason
 from motor_ft.model.topology import Endpoint, EndpointStatus
 
 _MAX_ANSWER_BYTES = 64 * 1024
+_TAKES_IN = {ServingEvent.ADD, ServingEvent.SET}
 
 
 class HttpCoordinator:
     """ports.Coordinator at a base URL such as ``http://coordinator:1026``; ``timeout_sec`` bounds every request.
 
-    Motor has no epochs: who may write is decided by the leadership deadline alone. DEL names one instance; one that
-    the Coordinator does not know (HTTP 404) is withdrawn.
+    Motor has no epochs: who may write is decided by the leadership deadline alone. What takes requests away from an
+    instance that the Coordinator does not know (HTTP 404) is confirmed.
+
+    Motor routes to everything that ADD or SET names, whatever its status says: they leave out what is paused, and so a
+    SET ends in the Coordinator what PAUSE has begun. RESUME of what is not there any more means nothing to Motor, so
+    ADD follows, which means nothing to it where RESUME was enough.
     """
 
     def __init__(self, url: str, *, timeout_sec: float) -> None:
@@ -30,6 +35,14 @@ class HttpCoordinator:
     async def refresh(
         self, event: ServingEvent, instances: Sequence[ServingInstance], epoch: int, revision: int
     ) -> None:
+        if event in _TAKES_IN:
+            instances = [instance for instance in instances if not instance.paused]
+        if instances or event is ServingEvent.SET:
+            await self._post(event, instances)
+        if event is ServingEvent.RESUME:
+            await self._post(ServingEvent.ADD, instances)
+
+    async def _post(self, event: ServingEvent, instances: Sequence[ServingInstance]) -> None:
         body = orjson.dumps({"event": event, "instances": [to_json(instance) for instance in instances]})
         url = f"{self._url}/instances/refresh"
         try:
@@ -40,7 +53,7 @@ class HttpCoordinator:
                 status = response.status
         except (TimeoutError, aiohttp.ClientError) as error:
             raise FtError(Reason.OUTCOME_UNKNOWN, f"{event} to {url}: {str(error) or 'no answer in time'}") from error
-        if status != 200 and not (status == 404 and event is ServingEvent.DEL):
+        if status != 200 and not (status == 404 and event not in _TAKES_IN):
             text = answer.decode(errors="replace")[:200]
             raise FtError(Reason.OUTCOME_UNKNOWN, f"{event} to {url} was answered with HTTP {status}: {text}")
 
@@ -66,7 +79,7 @@ def to_json(instance: ServingInstance) -> dict[str, object]:
         "engine_type": instance.engine_type,
         "id": instance.instance_id,
         "role": instance.role,
-        "status": "active",
+        "status": "inactive" if instance.paused else "active",
         "parallel_config": {"dp_size": instance.dp_size, "tp_size": instance.tp_size},
         "node_managers": [{"pod_ip": pod.ip, "port": str(pod.node_manager_port)} for pod in instance.pods],
         "endpoints": _endpoints(instance),

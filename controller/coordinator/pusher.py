@@ -73,6 +73,12 @@ class ServingPusher:
     async def publish(self, instance_id: int, timeout_sec: float) -> bool:
         return await self._change(instance_id, timeout_sec, published=True)
 
+    def update(self, instance_id: int) -> None:
+        for writer in self._writers:
+            writer.change(instance_id)
+        if self._views is not None and not self._coordinators:
+            self._views.confirmed(instance_id, self._views.view(instance_id))
+
     def kick(self) -> None:
         for writer in self._writers:
             writer.resend()
@@ -82,13 +88,11 @@ class ServingPusher:
 
     async def _change(self, instance_id: int, timeout_sec: float, *, published: bool) -> bool:
         if self._views is not None and not self._coordinators:
-            view = self._views.view(instance_id)
-            self._views.confirmed(instance_id, view)
-            return (view is not None) is published
+            self.update(instance_id)
+            return (self._views.view(instance_id) is not None) is published
         wait = _Wait(instance_id, published, asyncio.get_running_loop().create_future())
         self._waits.add(wait)
-        for writer in self._writers:
-            writer.change(instance_id)
+        self.update(instance_id)
         try:
             async with asyncio.timeout(timeout_sec):
                 await wait.done

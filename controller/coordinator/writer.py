@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from controller.core.ports import Coordinator, ServingViews
 from controller.core.serving import ServingEvent, ServingInstance
@@ -84,16 +85,19 @@ class CoordinatorWriter:
             self._settled([instance_id])
 
     async def _update_view(self, instance_id: int) -> bool:
-        # A Coordinator refuses ADD of an instance that it has in another form: first DEL of what it has.
-        held = self._held.get(instance_id)
-        if held is not None and held != self._views.view(instance_id):
+        held, view = self._held.get(instance_id), self._views.view(instance_id)
+        event = ServingEvent.ADD
+        if held is not None and view is not None and replace(held, paused=view.paused) == view != held:
+            event = ServingEvent.PAUSE if view.paused else ServingEvent.RESUME
+        elif held is not None and held != view:
+            # A Coordinator refuses ADD of an instance that it has in another form: first DEL of what it has.
             if not await self._send(ServingEvent.DEL, [held]):
                 return False
             del self._held[instance_id]
-        view = self._views.view(instance_id)
+            view = self._views.view(instance_id)
         if view is None:
             return True
-        if not await self._send(ServingEvent.ADD, [view]):
+        if not await self._send(event, [view]):
             return False
         self._held[instance_id] = view
         return True

@@ -270,7 +270,7 @@ class ServingViews(Protocol):
 
 
 class ServingPublisher(Protocol):
-    """Changes of the serving view for strategies."""
+    """Changes of the serving view."""
 
     async def withdraw(self, instance_id: int, timeout_sec: float) -> bool:
         """DEL what is published; True when every Coordinator confirmed within the time."""
@@ -278,6 +278,10 @@ class ServingPublisher(Protocol):
 
     async def publish(self, instance_id: int, timeout_sec: float) -> bool:
         """ADD the projection; True when every Coordinator confirmed within the time. False converges through SET."""
+        ...
+
+    def update(self, instance_id: int) -> None:
+        """The projection has changed, perhaps only to ``paused`` or back: tell every Coordinator, without waiting."""
         ...
 
     def kick(self) -> None:

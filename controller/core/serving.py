@@ -15,6 +15,8 @@ class ServingEvent(StrEnum):
     ADD = "add"
     DEL = "del"
     SET = "set"
+    PAUSE = "pause"
+    RESUME = "resume"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class ServingPod:
 
 @dataclass(frozen=True, slots=True)
 class ServingInstance:
-    """One instance of a view."""
+    """One instance of a view; while it is ``paused`` no new request may go to it, and those under way go on."""
 
     instance_id: int
     job_name: str
@@ -38,6 +40,7 @@ class ServingInstance:
     dp_size: int
     tp_size: int
     pods: tuple[ServingPod, ...]
+    paused: bool = False
 
     def ranks(self) -> frozenset[int]:
         """Ranks that the view names."""
@@ -50,11 +53,12 @@ def project(
     dead_committed: Iterable[int],
     *,
     withdrawn: bool,
+    paused: bool = False,
 ) -> ServingInstance | None:
     """What of the instance may be published right now; None for nothing.
 
     Withdrawn, not ready or RECONFIGURING: nothing. Otherwise every endpoint of an active rank; pods without
-    one vanish.
+    one vanish. ``paused`` is carried along: no view, whichever event it goes with, undoes a pause.
     """
     if withdrawn or not identity.ready or phase is Phase.RECONFIGURING:
         return None
@@ -75,6 +79,7 @@ def project(
         dp_size=identity.dp_size,
         tp_size=identity.tp_size,
         pods=tuple(pods),
+        paused=paused,
     )
 
 

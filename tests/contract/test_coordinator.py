@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -22,6 +23,7 @@ from motor_ft.wire.errors import abort
 from tests.support.coordinator import FakeCoordinator
 
 ADD, DEL, SET = ServingEvent.ADD, ServingEvent.DEL, ServingEvent.SET
+PAUSE, RESUME = ServingEvent.PAUSE, ServingEvent.RESUME
 TIMEOUT_SEC = 0.5
 
 
@@ -45,7 +47,7 @@ class Rig:
         self.coordinator = coordinator
 
     def serving(self) -> Mapping[int, list[int]]:
-        """Ranks per instance that the server holds."""
+        """Ranks per instance to which the server routes."""
         raise NotImplementedError
 
     async def inject(self, name: str) -> None:
@@ -61,7 +63,10 @@ class HttpRig(Rig):
         self._server = server
 
     def serving(self) -> Mapping[int, list[int]]:
-        return self._server.serving()
+        found: dict[int, list[int]] = {}
+        for held, endpoint in self._server.view.routable():
+            found.setdefault(held.number, []).append(endpoint.number)
+        return found
 
     async def inject(self, name: str) -> None:
         for route in ("refresh", "readiness"):
@@ -89,6 +94,7 @@ class GrpcRig(Rig, coordinator_pb2_grpc.CoordinatorServiceServicer):
         return {
             key: sorted(endpoint.dp_rank for pod in held.pods for endpoint in pod.endpoints)
             for key, held in self._held.items()
+            if not held.paused
         }
 
     async def inject(self, name: str) -> None:
@@ -105,12 +111,12 @@ class GrpcRig(Rig, coordinator_pb2_grpc.CoordinatorServiceServicer):
         self.requests.append(request)
         named = {each.instance_id: each for each in request.instances}
         unknown = named.keys() - self._held.keys() if request.event == coordinator_pb2.REFRESH_EVENT_DEL else set()
-        if request.event == coordinator_pb2.REFRESH_EVENT_ADD:
-            self._held |= named
-        elif request.event == coordinator_pb2.REFRESH_EVENT_SET:
+        if request.event == coordinator_pb2.REFRESH_EVENT_SET:
             self._held = named
-        else:
+        elif request.event == coordinator_pb2.REFRESH_EVENT_DEL:
             self._held = {key: held for key, held in self._held.items() if key not in named}
+        else:
+            self._held |= named
         return coordinator_pb2.RefreshResponse(unknown_instance_ids=unknown)
 
     async def _check(
@@ -121,7 +127,7 @@ class GrpcRig(Rig, coordinator_pb2_grpc.CoordinatorServiceServicer):
         assert request.service == "motor_ft.v1.CoordinatorService"
         await self._disturb(context)
         serving, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
-        return health_pb2.HealthCheckResponse(status=serving if self._held else not_serving)
+        return health_pb2.HealthCheckResponse(status=serving if self.serving() else not_serving)
 
     async def _disturb(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         if self._fault == "slow":
@@ -175,9 +181,30 @@ async def test_add_del_and_set_change_the_view(rig: Rig) -> None:
     assert rig.serving() == {}
 
 
-async def test_del_of_an_unknown_instance_is_confirmed(rig: Rig) -> None:
+async def test_what_is_paused_gets_no_requests_until_it_is_resumed(rig: Rig) -> None:
+    """Neither ADD nor SET of a paused view MUST let requests in; RESUME MUST, also after a SET and with other ranks."""
+    coordinator, paused = rig.coordinator, replace(instance(), paused=True)
+    await coordinator.refresh(ADD, [instance()], 1, 1)
+    await coordinator.refresh(PAUSE, [paused], 1, 2)
+    assert rig.serving() == {}
+    await coordinator.refresh(RESUME, [instance()], 1, 3)
+    assert rig.serving() == {1: [0, 1]}
+    await coordinator.refresh(PAUSE, [paused], 1, 4)
+    await coordinator.refresh(SET, [paused, instance(2)], 1, 5)
+    assert rig.serving() == {2: [0, 1]}
+    await coordinator.refresh(RESUME, [instance(ranks=(1,))], 1, 6)
+    assert rig.serving() == {1: [1], 2: [0, 1]}
+    await coordinator.refresh(SET, [], 1, 7)
+    await coordinator.refresh(ADD, [paused], 1, 8)
+    assert rig.serving() == {}
+    await coordinator.refresh(RESUME, [instance()], 1, 9)
+    assert rig.serving() == {1: [0, 1]}
+
+
+@pytest.mark.parametrize("event", [DEL, PAUSE])
+async def test_taking_requests_from_an_unknown_instance_is_confirmed(rig: Rig, event: ServingEvent) -> None:
     """What the Coordinator does not know MUST count as withdrawn (recovery.md section 5, step 7)."""
-    await rig.coordinator.refresh(DEL, [instance()], 1, 1)
+    await rig.coordinator.refresh(event, [replace(instance(), paused=True)], 1, 1)
     assert rig.serving() == {}
 
 
@@ -194,7 +221,7 @@ async def test_what_is_not_confirmed_is_an_error(rig: Rig, fault: str) -> None:
     await rig.coordinator.refresh(SET, [instance()], 1, 1)
     await rig.inject(fault)
     async with asyncio.timeout(10 * TIMEOUT_SEC):
-        for event in (SET, DEL):
+        for event in (SET, DEL, RESUME):
             with pytest.raises(FtError):
                 await rig.coordinator.refresh(event, [instance()], 1, 2)
         assert not await rig.coordinator.ready()
@@ -228,6 +255,10 @@ async def test_http_instance_is_motors() -> None:
             }
         },
     }
+
+
+def test_http_status_of_a_paused_instance_is_inactive() -> None:
+    assert to_json(replace(instance(), paused=True))["status"] == "inactive"
 
 
 def test_pods_that_share_an_address_do_not_hide_each_other() -> None:

@@ -53,7 +53,7 @@ def test_identity_is_about_addresses_not_about_the_health_of_an_endpoint() -> No
     assert view.instances == {}
 
 
-@pytest.mark.parametrize("event", ["del", "pause", "resume"])
+@pytest.mark.parametrize("event", ["del", "pause"])
 def test_an_unknown_instance_is_named_as_such(event: str) -> None:
     with pytest.raises(RefreshError, match=r"unknown instances \[7\]") as error:
         refresh(View(), event, instance(7, 0))
@@ -85,6 +85,23 @@ def test_a_paused_instance_gets_no_requests_until_resumed() -> None:
     assert ranks(view) == {}
     refresh(view, "resume", instance(1, 1))
     assert ranks(view) == {1: [1]}
+
+
+@pytest.mark.parametrize("event", ["add", "set"])
+def test_add_and_set_let_requests_in_whatever_the_status_says(event: str) -> None:
+    """As Motor does: who sends them must not name what is paused."""
+    view = View()
+    refresh(view, "add", instance(1, 0))
+    refresh(view, "pause", instance(1, 0))
+    refresh(view, event, instance(1, 0) | {"status": "inactive"})
+    assert ranks(view) == {1: [0]}
+
+
+def test_resume_of_what_is_not_paused_means_nothing() -> None:
+    view = View()
+    refresh(view, "add", instance(1, 0))
+    refresh(view, "resume", instance(1, 0, 1), instance(2, 0))
+    assert ranks(view) == {1: [0]}
 
 
 def test_headless_endpoints_are_held_but_get_no_requests() -> None:

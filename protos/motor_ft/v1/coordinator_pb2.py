@@ -25,23 +25,23 @@ _sym_db = _symbol_database.Default()
 from motor_ft.v1 import common_pb2 as motor__ft_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmotor_ft/v1/coordinator.proto\x12\x0bmotor_ft.v1\x1a\x18motor_ft/v1/common.proto\"\x97\x01\n\x0eRefreshRequest\x12\x18\n\x10\x63ontroller_epoch\x18\x01 \x01(\x03\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12(\n\x05\x65vent\x18\x03 \x01(\x0e\x32\x19.motor_ft.v1.RefreshEvent\x12/\n\tinstances\x18\x04 \x03(\x0b\x32\x1c.motor_ft.v1.ServingInstance\"\xcb\x01\n\x0fServingInstance\x12\x13\n\x0binstance_id\x18\x01 \x01(\x03\x12\x10\n\x08job_name\x18\x02 \x01(\t\x12\x12\n\nmodel_name\x18\x03 \x01(\t\x12\x13\n\x0b\x65ngine_type\x18\x04 \x01(\t\x12\x1f\n\x04role\x18\x05 \x01(\x0e\x32\x11.motor_ft.v1.Role\x12\x0f\n\x07\x64p_size\x18\x06 \x01(\x05\x12\x0f\n\x07tp_size\x18\x07 \x01(\x05\x12%\n\x04pods\x18\x08 \x03(\x0b\x32\x17.motor_ft.v1.ServingPod\"]\n\nServingPod\x12\n\n\x02ip\x18\x01 \x01(\t\x12\x19\n\x11node_manager_port\x18\x02 \x01(\x05\x12(\n\tendpoints\x18\x03 \x03(\x0b\x32\x15.motor_ft.v1.Endpoint\"/\n\x0fRefreshResponse\x12\x1c\n\x14unknown_instance_ids\x18\x01 \x03(\x03*r\n\x0cRefreshEvent\x12\x1d\n\x19REFRESH_EVENT_UNSPECIFIED\x10\x00\x12\x15\n\x11REFRESH_EVENT_ADD\x10\x01\x12\x15\n\x11REFRESH_EVENT_DEL\x10\x02\x12\x15\n\x11REFRESH_EVENT_SET\x10\x03\x32Z\n\x12\x43oordinatorService\x12\x44\n\x07Refresh\x12\x1b.motor_ft.v1.RefreshRequest\x1a\x1c.motor_ft.v1.RefreshResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmotor_ft/v1/coordinator.proto\x12\x0bmotor_ft.v1\x1a\x18motor_ft/v1/common.proto\"\x97\x01\n\x0eRefreshRequest\x12\x18\n\x10\x63ontroller_epoch\x18\x01 \x01(\x03\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12(\n\x05\x65vent\x18\x03 \x01(\x0e\x32\x19.motor_ft.v1.RefreshEvent\x12/\n\tinstances\x18\x04 \x03(\x0b\x32\x1c.motor_ft.v1.ServingInstance\"\xdb\x01\n\x0fServingInstance\x12\x13\n\x0binstance_id\x18\x01 \x01(\x03\x12\x10\n\x08job_name\x18\x02 \x01(\t\x12\x12\n\nmodel_name\x18\x03 \x01(\t\x12\x13\n\x0b\x65ngine_type\x18\x04 \x01(\t\x12\x1f\n\x04role\x18\x05 \x01(\x0e\x32\x11.motor_ft.v1.Role\x12\x0f\n\x07\x64p_size\x18\x06 \x01(\x05\x12\x0f\n\x07tp_size\x18\x07 \x01(\x05\x12%\n\x04pods\x18\x08 \x03(\x0b\x32\x17.motor_ft.v1.ServingPod\x12\x0e\n\x06paused\x18\t \x01(\x08\"]\n\nServingPod\x12\n\n\x02ip\x18\x01 \x01(\t\x12\x19\n\x11node_manager_port\x18\x02 \x01(\x05\x12(\n\tendpoints\x18\x03 \x03(\x0b\x32\x15.motor_ft.v1.Endpoint\"/\n\x0fRefreshResponse\x12\x1c\n\x14unknown_instance_ids\x18\x01 \x03(\x03*\xa5\x01\n\x0cRefreshEvent\x12\x1d\n\x19REFRESH_EVENT_UNSPECIFIED\x10\x00\x12\x15\n\x11REFRESH_EVENT_ADD\x10\x01\x12\x15\n\x11REFRESH_EVENT_DEL\x10\x02\x12\x15\n\x11REFRESH_EVENT_SET\x10\x03\x12\x17\n\x13REFRESH_EVENT_PAUSE\x10\x04\x12\x18\n\x14REFRESH_EVENT_RESUME\x10\x05\x32Z\n\x12\x43oordinatorService\x12\x44\n\x07Refresh\x12\x1b.motor_ft.v1.RefreshRequest\x1a\x1c.motor_ft.v1.RefreshResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'motor_ft.v1.coordinator_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REFRESHEVENT']._serialized_start=576
-  _globals['_REFRESHEVENT']._serialized_end=690
+  _globals['_REFRESHEVENT']._serialized_start=593
+  _globals['_REFRESHEVENT']._serialized_end=758
   _globals['_REFRESHREQUEST']._serialized_start=73
   _globals['_REFRESHREQUEST']._serialized_end=224
   _globals['_SERVINGINSTANCE']._serialized_start=227
-  _globals['_SERVINGINSTANCE']._serialized_end=430
-  _globals['_SERVINGPOD']._serialized_start=432
-  _globals['_SERVINGPOD']._serialized_end=525
-  _globals['_REFRESHRESPONSE']._serialized_start=527
-  _globals['_REFRESHRESPONSE']._serialized_end=574
-  _globals['_COORDINATORSERVICE']._serialized_start=692
-  _globals['_COORDINATORSERVICE']._serialized_end=782
+  _globals['_SERVINGINSTANCE']._serialized_end=446
+  _globals['_SERVINGPOD']._serialized_start=448
+  _globals['_SERVINGPOD']._serialized_end=541
+  _globals['_REFRESHRESPONSE']._serialized_start=543
+  _globals['_REFRESHRESPONSE']._serialized_end=590
+  _globals['_COORDINATORSERVICE']._serialized_start=760
+  _globals['_COORDINATORSERVICE']._serialized_end=850
 # @@protoc_insertion_point(module_scope)

@@ -29,11 +29,15 @@ class _RefreshEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RefreshE
     REFRESH_EVENT_UNSPECIFIED: _RefreshEvent.ValueType  # 0
     """Never sent."""
     REFRESH_EVENT_ADD: _RefreshEvent.ValueType  # 1
-    """The instances serve from now on, with exactly these endpoints."""
+    """The instances serve from now on, with exactly these endpoints; a paused one is known and gets no requests yet."""
     REFRESH_EVENT_DEL: _RefreshEvent.ValueType  # 2
     """The instances do not serve any more."""
     REFRESH_EVENT_SET: _RefreshEvent.ValueType  # 3
-    """These instances, and no others, serve."""
+    """These instances, and no others, serve, but for those that are paused."""
+    REFRESH_EVENT_PAUSE: _RefreshEvent.ValueType  # 4
+    """The instances are known and get no new requests; those under way go on."""
+    REFRESH_EVENT_RESUME: _RefreshEvent.ValueType  # 5
+    """The instances get requests again, with exactly these endpoints."""
 
 class RefreshEvent(_RefreshEvent, metaclass=_RefreshEventEnumTypeWrapper):
     """Kinds of changes."""
@@ -41,11 +45,15 @@ class RefreshEvent(_RefreshEvent, metaclass=_RefreshEventEnumTypeWrapper):
 REFRESH_EVENT_UNSPECIFIED: RefreshEvent.ValueType  # 0
 """Never sent."""
 REFRESH_EVENT_ADD: RefreshEvent.ValueType  # 1
-"""The instances serve from now on, with exactly these endpoints."""
+"""The instances serve from now on, with exactly these endpoints; a paused one is known and gets no requests yet."""
 REFRESH_EVENT_DEL: RefreshEvent.ValueType  # 2
 """The instances do not serve any more."""
 REFRESH_EVENT_SET: RefreshEvent.ValueType  # 3
-"""These instances, and no others, serve."""
+"""These instances, and no others, serve, but for those that are paused."""
+REFRESH_EVENT_PAUSE: RefreshEvent.ValueType  # 4
+"""The instances are known and get no new requests; those under way go on."""
+REFRESH_EVENT_RESUME: RefreshEvent.ValueType  # 5
+"""The instances get requests again, with exactly these endpoints."""
 Global___RefreshEvent: _TypeAlias = RefreshEvent  # noqa: Y015
 
 @_typing.final
@@ -98,6 +106,7 @@ class ServingInstance(_message.Message):
     DP_SIZE_FIELD_NUMBER: _builtins.int
     TP_SIZE_FIELD_NUMBER: _builtins.int
     PODS_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.int
     """Number of the instance."""
     job_name: _builtins.str
@@ -112,6 +121,8 @@ class ServingInstance(_message.Message):
     """DP size at start."""
     tp_size: _builtins.int
     """Tensor-parallel size of one rank."""
+    paused: _builtins.bool
+    """No new request may go to it; whatever the event, this is how the instance is afterwards."""
     @_builtins.property
     def pods(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServingPod]:
         """Pods that still serve."""
@@ -127,10 +138,11 @@ class ServingInstance(_message.Message):
         dp_size: _builtins.int = ...,
         tp_size: _builtins.int = ...,
         pods: _abc.Iterable[Global___ServingPod] | None = ...,
+        paused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dp_size", b"dp_size", "engine_type", b"engine_type", "instance_id", b"instance_id", "job_name", b"job_name", "model_name", b"model_name", "pods", b"pods", "role", b"role", "tp_size", b"tp_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dp_size", b"dp_size", "engine_type", b"engine_type", "instance_id", b"instance_id", "job_name", b"job_name", "model_name", b"model_name", "paused", b"paused", "pods", b"pods", "role", b"role", "tp_size", b"tp_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -40,7 +40,11 @@ class RefreshError(Exception):
 
 
 class View:
-    """The serving view: every event is applied whole or not at all."""
+    """The serving view: every event is applied whole or not at all.
+
+    As in Motor, ADD and SET let requests in to all that they name, whatever its status says, and RESUME of what is
+    not paused means nothing.
+    """
 
     def __init__(self) -> None:
         self._instances: dict[int, Instance] = {}
@@ -87,6 +91,7 @@ class View:
             if self._instances.get(number, instance) != instance:
                 raise _identity(f"instance {number} is known with another view; delete it first")
         self._instances |= instances
+        self._paused -= instances.keys()
 
     def _delete(self, instances: dict[int, Instance]) -> None:
         self._known(instances)
@@ -98,17 +103,16 @@ class View:
         self._paused -= instances.keys()
 
     def _set(self, instances: dict[int, Instance]) -> None:
-        self._instances = dict(instances)
-        self._paused &= instances.keys()
+        self._instances, self._paused = dict(instances), frozenset()
 
     def _pause(self, instances: dict[int, Instance]) -> None:
         self._known(instances)
         self._paused |= instances.keys()
 
     def _resume(self, instances: dict[int, Instance]) -> None:
-        self._known(instances)
-        self._instances |= instances
-        self._paused -= instances.keys()
+        paused = {number: instance for number, instance in instances.items() if number in self._paused}
+        self._instances |= paused
+        self._paused -= paused.keys()
 
     def _known(self, instances: dict[int, Instance]) -> None:
         if unknown := sorted(instances.keys() - self._instances.keys()):

@@ -85,7 +85,7 @@ class FakeCoordinator:
     def ranks(self, instance_id: int = 1) -> set[int]:
         """Ranks that requests reach."""
         view = self.held.get(instance_id)
-        return set(view.ranks()) if view else set()
+        return set(view.ranks()) if view and not view.paused else set()
 
 
 class FakePublisher:
@@ -118,8 +118,17 @@ class FakePublisher:
         self._hold("add" if published else "del", instance_id, view)
         return (view is not None) is published
 
+    def update(self, instance_id: int) -> None:
+        if self.views is not None and self._reaches:
+            view = self.views.view(instance_id)
+            self._hold("pause" if view and view.paused else "resume", instance_id, view)
+
+    @property
+    def _reaches(self) -> bool:
+        return not self._cord.is_cut and self._coordinator.up.is_set()
+
     def kick(self) -> None:
-        if self._cord.is_cut or self.views is None or not self._coordinator.up.is_set():
+        if self.views is None or not self._reaches:
             return
         views = {view.instance_id: view for view in self.views.views()}
         for instance_id in sorted(views.keys() | self._coordinator.held.keys()):

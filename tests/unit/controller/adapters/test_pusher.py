@@ -14,16 +14,16 @@ from motor_ft.model.topology import Endpoint, Role
 
 pytestmark = pytest.mark.looptime
 
-ADD, DEL, SET = ServingEvent.ADD, ServingEvent.DEL, ServingEvent.SET
+ADD, DEL, SET, PAUSE, RESUME = ServingEvent
 TIMEOUT_SEC = 5.0
 Sent = tuple[ServingEvent, dict[int, list[int]]]
 
 
-def view(*ranks: int, instance_id: int = 1) -> ServingInstance:
+def view(*ranks: int, instance_id: int = 1, paused: bool = False) -> ServingInstance:
     """An instance that serves with these ranks."""
     endpoints = tuple(Endpoint(rank, "10.0.0.1", 8000 + rank) for rank in ranks)
     pod = ServingPod("10.0.0.1", 9000, endpoints)
-    return ServingInstance(instance_id, "job", "model", "vllm", Role.UNION, 4, 1, (pod,))
+    return ServingInstance(instance_id, "job", "model", "vllm", Role.UNION, 4, 1, (pod,), paused)
 
 
 @dataclass
@@ -88,8 +88,10 @@ class Memory:
             self.held = {key: held for key, held in self.held.items() if key not in named}
         elif event is ADD:
             self.held = named | self.held
-        else:
+        elif event is SET:
             self.held = {key: self.held.get(key, new) for key, new in named.items()}
+        else:
+            self.held |= named
         if self.losing_answers:
             raise FtError(Reason.OUTCOME_UNKNOWN, "no answer")
 
@@ -361,6 +363,99 @@ async def test_without_leadership_nothing_is_sent() -> None:
         assert first.ranks() == {}
 
 
+# --- pause and resume ---
+
+
+async def test_an_update_that_is_only_a_pause_or_its_end_goes_out_as_pause_and_resume() -> None:
+    """With the projection as it is when it is sent; while it waits for a pause the instance stays published."""
+    views, first = Views(), Memory()
+    views.show(view(0, 1))
+    async with pushing(views, first) as pusher:
+        for paused in (True, False):
+            views.show(view(0, 1, paused=paused))
+            pusher.update(1)
+            await asyncio.sleep(0.1)
+            assert first.held == {1: view(0, 1, paused=paused)}
+    assert first.sent[1:] == [(PAUSE, {1: [0, 1]}), (RESUME, {1: [0, 1]})]
+    assert views.reports[1:] == [(1, view(0, 1, paused=True)), (1, view(0, 1))]
+
+
+async def test_a_resume_that_waits_never_brings_a_dead_rank_back() -> None:
+    """What was removed while the instance was paused goes out as DEL and ADD."""
+    views, first = Views(), Memory()
+    views.show(view(0, 1, 2, paused=True))
+    async with pushing(views, first) as pusher:
+        first.gate.clear()
+        pusher.kick()
+        await asyncio.sleep(0.1)
+        views.show(view(0, 1, 2))
+        pusher.update(1)
+        await asyncio.sleep(0.1)
+        views.show(view(0, 2))
+        first.gate.set()
+        await asyncio.sleep(0.1)
+        assert first.sent[2:] == [(DEL, {1: [0, 1, 2]}), (ADD, {1: [0, 2]})]
+        assert first.held == {1: view(0, 2)}
+
+
+async def test_a_pause_that_ends_before_it_was_sent_is_never_sent() -> None:
+    views, first = Views(), Memory()
+    views.show(view(0))
+    async with pushing(views, first) as pusher:
+        first.gate.clear()
+        pusher.kick()
+        await asyncio.sleep(0.1)
+        for paused in (True, False):
+            views.show(view(0, paused=paused))
+            pusher.update(1)
+        first.gate.set()
+        await asyncio.sleep(0.1)
+        assert PAUSE not in [event for event, _ in first.sent]
+        assert first.held == {1: view(0)}
+
+
+async def test_a_set_carries_a_pause() -> None:
+    """Neither the periodic SET nor one of a Coordinator that comes back undoes it."""
+    views, first = Views(), Memory()
+    views.show(view(0))
+    async with pushing(views, first) as pusher:
+        views.show(view(0, paused=True))
+        pusher.update(1)
+        await asyncio.sleep(5.0)
+        assert [event for event, _ in first.sent] == [SET, PAUSE, SET]
+        first.held, first.serves = {}, False
+        await asyncio.sleep(READINESS_INTERVAL_SEC)
+        assert first.held == {1: view(0, paused=True)}
+
+
+async def test_a_pause_that_failed_is_repaired_by_a_set_at_once() -> None:
+    views, first = Views(), Memory()
+    views.show(view(0))
+    async with pushing(views, first) as pusher:
+        first.losing_answers = True
+        views.show(view(0, paused=True))
+        pusher.update(1)
+        await asyncio.sleep(0.1)
+        assert [event for event, _ in first.sent[1:]] == [PAUSE, SET]
+        assert len(views.reports) == 1
+        first.losing_answers = False
+        await asyncio.sleep(READINESS_INTERVAL_SEC)
+        assert views.reports[1:] == [(1, view(0, paused=True))]
+
+
+async def test_a_paused_instance_is_withdrawn_and_published_as_any_other() -> None:
+    views, first = Views(), Memory()
+    views.show(view(0, 1, paused=True))
+    async with pushing(views, first) as pusher:
+        views.show()
+        assert await pusher.withdraw(1, TIMEOUT_SEC)
+        assert first.held == {}
+        views.show(view(0, paused=True))
+        assert await pusher.publish(1, TIMEOUT_SEC)
+        assert first.held == {1: view(0, paused=True)}
+    assert first.sent[1:] == [(DEL, {1: [0, 1]}), (ADD, {1: [0]})]
+
+
 async def test_kick_sends_set_at_once() -> None:
     views, first = Views(), Memory()
     async with pushing(views, first) as pusher:
@@ -378,7 +473,9 @@ async def test_without_coordinators_everything_is_confirmed_at_once() -> None:
         assert await pusher.publish(1, TIMEOUT_SEC)
         views.show()
         assert await pusher.withdraw(1, TIMEOUT_SEC)
-    assert views.reports == [(1, view(0, 1)), (1, view(0, 1)), (1, None)]
+        views.show(view(0, 1, paused=True))
+        pusher.update(1)
+    assert views.reports == [(1, view(0, 1)), (1, view(0, 1)), (1, None), (1, view(0, 1, paused=True))]
 
 
 async def test_a_vanished_instance_is_reported_after_an_outage_too() -> None:

@@ -62,6 +62,13 @@ def test_nothing_is_published_when_withdrawn_reconfiguring_not_ready_or_all_gone
     assert project(IDENTITY, Phase.SCALED_DOWN_RUNNING, (0, 1, 2, 3), withdrawn=False) is None
 
 
+def test_a_pause_is_carried_by_the_view_and_changes_nothing_else_in_it() -> None:
+    view = project(IDENTITY, Phase.NORMAL, (1,), withdrawn=False)
+    assert view is not None
+    paused = project(IDENTITY, Phase.NORMAL, (1,), withdrawn=False, paused=True)
+    assert paused == replace(view, paused=True) != view
+
+
 @given(st.sampled_from(Phase), st.frozensets(st.integers(0, 3)), st.booleans())
 def test_no_view_names_a_dead_rank_or_misses_a_living_one(phase: Phase, dead: frozenset[int], withdrawn: bool) -> None:
     view = project(IDENTITY, phase, dead, withdrawn=withdrawn)
