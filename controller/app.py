@@ -58,7 +58,7 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         stop.set()
 
     async with AsyncExitStack() as stack:
-        store = await _open_store(config.store, on_lost=end)
+        store = await _open_store(config.store, timeout_sec=settings.limits.request_timeout, on_lost=end)
         stack.push_async_callback(store.close)
         nodes = GrpcNodeManagers(request_timeout_sec=settings.limits.request_timeout)
         stack.push_async_callback(nodes.close)
@@ -140,7 +140,7 @@ def _server(listen: str, settings: Settings, manager: FaultManager, board: Board
     return server
 
 
-async def _open_store(config: StoreConfig, on_lost: Callable[[FtError], None]) -> Store:
+async def _open_store(config: StoreConfig, *, timeout_sec: float, on_lost: Callable[[FtError], None]) -> Store:
     if config.kind == "memory":
         return MemoryStore()
     if config.kind == "sqlite":
@@ -149,7 +149,7 @@ async def _open_store(config: StoreConfig, on_lost: Callable[[FtError], None]) -
     credentials = channel_credentials(etcd.ca_file, etcd.cert_file, etcd.key_file) if etcd.tls else None
     login = Login(etcd.user, Path(etcd.password_file)) if etcd.user else None
     return EtcdStore(
-        EtcdClient(etcd.targets, credentials=credentials, login=login),
+        EtcdClient(etcd.targets, credentials=credentials, login=login, timeout_sec=timeout_sec),
         prefix=etcd.prefix,
         lease_ttl_sec=etcd.lease_ttl_sec,
         name=f"{socket.gethostname()} pid {os.getpid()}",

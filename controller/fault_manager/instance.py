@@ -129,7 +129,7 @@ class InstanceActor:
         """Go on after a restart of the Controller: apply is never replayed (RFC section 5)."""
         self.identity = identity
         self.pods = Pods(identity.pods)
-        self.runtime = FtRuntime(self.instance_id, runtime, self.env.store, self.show)
+        self.runtime = self._runtime(runtime)
         endpoints = (endpoint for pod in identity.pods for endpoint in pod.endpoints)
         self.evidence = recalled((e for e in endpoints if e.rank in self.active), identity.baseline)
         self.hardware.restore(identity.hardware_baseline)
@@ -143,6 +143,10 @@ class InstanceActor:
             self.fallback_due = Failure(FailureCode.INTERRUPTED, text)
             self.runtime.show(withdrawn=True, failure=self.fallback_due)
         self.show()  # whoever asks right after the start sees every instance that is stored
+
+    def _runtime(self, stored: Stored[RuntimeRecord]) -> FtRuntime:
+        patience = self.env.settings.limits.request_timeout
+        return FtRuntime(self.instance_id, stored, self.env.store, self.show, patience_sec=patience)
 
     def start(self) -> None:
         """Begin to run."""
@@ -324,7 +328,7 @@ class InstanceActor:
             record = RuntimeRecord(Phase.NORMAL, 1, tuple(range(identity.dp_size)))
             stored = Stored(record, await store.save_runtime(self.instance_id, record, 0))
         await self._save(replace(identity, ready=True))
-        self.runtime = FtRuntime(self.instance_id, stored, store, self.show)
+        self.runtime = self._runtime(stored)
         log.info("instance ready", instance_id=self.instance_id, job=identity.job_name, pods=len(identity.pods))
         self._on_ready(self)
         timeout = self.env.settings.limits.request_timeout

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from controller.core import assembly
 from controller.core.phases import Phase
-from controller.core.ports import Stored
+from controller.core.ports import Loaded, Stored
 from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.core.reports import AdapterHello, Hello, Report, SoftwareFault, Welcome
 from controller.core.serving import ServingInstance
@@ -19,6 +19,9 @@ from motor_ft.model.errors import FtError, Reason
 from motor_ft.wire.log import get_logger
 
 log = get_logger(__name__)
+
+RETRIES_SEC = (0.2, 0.5, 1.0, 2.0, 4.0)
+"""Pauses before a store is asked again that failed right after the election."""
 
 KEPT_REPLACED = 10_000
 """Incarnations of replaced pods that are remembered, so that a late one is turned away."""
@@ -72,23 +75,44 @@ class FaultManager:
 
     async def start(self) -> None:
         """Begin a term and go on with every instance that is stored."""
-        store = self._env.store
-        self._epoch = await store.lead()
-        loaded = await store.load()
+        loaded = await self._begun()
         for instance_id, why in loaded.unreadable.items():
             log.error("stored instance cannot be read and is not served", instance_id=instance_id, error=why)
-        for instance_id in loaded.runtimes.keys() - loaded.identities.keys() - loaded.unreadable.keys():
-            await store.remove(instance_id)  # the Controller ended before the instance was READY
         for instance_id, identity in sorted(loaded.identities.items()):
-            runtime = loaded.runtimes.get(instance_id) or await self._rebuilt(identity.record)
             self._new_actor(instance_id).restore(
-                identity.record, runtime, self._env.clock.now(), unreadable=loaded.unreadable.get(instance_id, "")
+                identity.record,
+                loaded.runtimes[instance_id],
+                self._env.clock.now(),
+                unreadable=loaded.unreadable.get(instance_id, ""),
             )
         for actor in list(self._actors.values()):
             self._supersede(actor)  # the Controller ended before the older one was forgotten
         for actor in list(self._actors.values()):
             actor.start()
         log.info("leading", epoch=self._epoch, instances=len(self._actors))
+
+    async def _begun(self) -> Loaded:
+        """A term is begun and everything read; a store that fails right after the election is asked again."""
+        for pause_sec in RETRIES_SEC:
+            try:
+                return await self._begin()
+            except FtError as error:
+                log.warning("the term could not be begun", error=str(error))
+                await asyncio.sleep(pause_sec)
+                if not self._env.store.leads():
+                    raise
+        return await self._begin()
+
+    async def _begin(self) -> Loaded:
+        """Every identity has a runtime afterwards; what had no identity was never READY and is removed."""
+        store = self._env.store
+        self._epoch = await store.lead()
+        loaded = await store.load()
+        for instance_id in loaded.runtimes.keys() - loaded.identities.keys() - loaded.unreadable.keys():
+            await store.remove(instance_id)
+        for instance_id in loaded.identities.keys() - loaded.runtimes.keys():
+            loaded.runtimes[instance_id] = await self._rebuilt(loaded.identities[instance_id].record)
+        return loaded
 
     async def _rebuilt(self, identity: IdentityRecord) -> Stored[RuntimeRecord]:
         """A new runtime for an instance whose own cannot be read: all that is left to do is to reconfigure it.

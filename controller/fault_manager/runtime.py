@@ -1,5 +1,6 @@
 """Runtime of one instance: the stored record, what is only in memory, and the one way to change either (RFC 3.2)."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,10 @@ from controller.core.phases import Phase, move
 from controller.core.ports import Store, Stored
 from controller.core.records import RuntimeRecord
 from motor_ft.model.errors import FtError, Reason
+from motor_ft.wire.log import get_logger
+
+RETRY_SEC = 0.2
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +29,25 @@ class Volatile:
 
 
 class FtRuntime:
-    """``controller.core.ports.Runtime`` on a store; ``on_change`` is called after every change."""
+    """``controller.core.ports.Runtime`` on a store; ``on_change`` is called after every change.
+
+    A store that does not answer is asked again for ``patience_sec`` before a write counts as failed.
+    """
 
     def __init__(
-        self, instance_id: int, stored: Stored[RuntimeRecord], store: Store, on_change: Callable[[], None]
+        self,
+        instance_id: int,
+        stored: Stored[RuntimeRecord],
+        store: Store,
+        on_change: Callable[[], None],
+        *,
+        patience_sec: float,
     ) -> None:
         self._instance_id = instance_id
         self._stored = stored
         self._store = store
         self._on_change = on_change
+        self._patience_sec = patience_sec
         self.volatile = Volatile()
 
     @property
@@ -42,13 +57,35 @@ class FtRuntime:
 
     async def persist(self, phase: Phase, dead_committed: Sequence[int] | None = None, *, begins: bool = False) -> None:
         """Write a legal move, compare-and-set; an unknown outcome is read back before it counts as failed."""
+        failure: FtError | None = None
+        try:
+            async with asyncio.timeout(self._patience_sec):
+                while True:
+                    try:
+                        return await self._write(self._moved(phase, dead_committed, begins))
+                    except FtError as error:
+                        if error.reason is not Reason.STORE_UNAVAILABLE:
+                            raise
+                        failure = error
+                    _log.warning("not stored yet", instance_id=self._instance_id, phase=str(phase), error=str(failure))
+                    await asyncio.sleep(RETRY_SEC)
+        except TimeoutError:
+            why = failure.message if failure else "the store does not answer"
+            text = f"{phase} of instance {self._instance_id} is not stored after {self._patience_sec:g} s: {why}"
+            raise FtError(Reason.STORE_UNAVAILABLE, text) from failure
+
+    def _moved(self, phase: Phase, dead_committed: Sequence[int] | None, begins: bool) -> RuntimeRecord:
         current = self._stored.record
-        wanted = replace(current, phase=move(current.phase, phase))
-        if dead_committed is not None:
-            wanted = replace(wanted, dead_committed=tuple(dead_committed))
-        if begins:
-            wanted = replace(wanted, generation=current.generation + 1)
-        if wanted == current:
+        return replace(
+            current,
+            phase=move(current.phase, phase),
+            dead_committed=current.dead_committed if dead_committed is None else tuple(dead_committed),
+            generation=current.generation + begins,
+        )
+
+    async def _write(self, wanted: RuntimeRecord) -> None:
+        """One attempt; an earlier one of which nothing was heard may be stored by now: then it counts, or conflicts."""
+        if wanted == self._stored.record:
             return
         try:
             revision = await self._store.save_runtime(self._instance_id, wanted, self._stored.revision)

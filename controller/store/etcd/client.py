@@ -128,7 +128,7 @@ class EtcdClient:
 
     async def _call(self, what: str, call: _Call[T], *, once: bool = False) -> T:
         """Go round until a member answers; ``once`` ends with the first request that may have been taken."""
-        attempt_sec = self._timeout_sec / (1 if once else len(self._members))
+        attempt_sec = self._timeout_sec / len(self._members)
         last = "no connection"
         try:
             async with asyncio.timeout(self._timeout_sec):

@@ -148,6 +148,8 @@ class Trouble(Enum):
     """What can happen to a write."""
 
     NOT_WRITTEN = auto()
+    NEVER_WRITTEN = auto()
+    """However often it is tried."""
     ANSWER_LOST = auto()
     KILLED_BEFORE = auto()
     KILLED_AFTER = auto()
@@ -157,8 +159,8 @@ class Trouble(Enum):
 class ScriptedStore:
     """ports.Store in front of a real one.
 
-    ``script`` names a phase, "identity" or "remove", and what happens to that write. While it is ``down`` nothing is
-    done, and while ``reads_fail`` no record can be read back.
+    ``script`` names a phase, "identity", "remove" or "lead", and what happens to that write. While it is ``down``
+    nothing is done, and while ``reads_fail`` no record can be read.
     """
 
     def __init__(self, store: Store, cord: Cord) -> None:
@@ -171,7 +173,9 @@ class ScriptedStore:
         self.killed = asyncio.Event()
 
     async def lead(self, above: int = 0) -> int:
-        return await self.real.lead(above)
+        epoch = await self.real.lead(above)
+        self._must_be_up(self.script.pop("lead", None) is not Trouble.ANSWER_LOST)
+        return epoch
 
     def leads(self) -> bool:
         return self.real.leads()
@@ -181,6 +185,7 @@ class ScriptedStore:
         return await self.real.next_instance_id()
 
     async def load(self) -> Loaded:
+        self._must_be_up(not self.reads_fail)
         return await self.real.load()
 
     async def runtime(self, instance_id: int) -> Stored[RuntimeRecord] | None:
@@ -210,11 +215,13 @@ class ScriptedStore:
     async def _write(self, what: Phase | str, write: Callable[[], Awaitable[int]]) -> int:
         await self._cord.passes()
         trouble = self.script.pop(what, None)
+        if trouble is Trouble.NEVER_WRITTEN:
+            self.script[what] = trouble
         if trouble is Trouble.KILLED_BEFORE:
             self._kill()
         if trouble is Trouble.BROKEN:
             raise RuntimeError("a defect of the store")
-        self._must_be_up(trouble is not Trouble.NOT_WRITTEN)
+        self._must_be_up(trouble not in {Trouble.NOT_WRITTEN, Trouble.NEVER_WRITTEN})
         await self._cord.passes()
         revision = await write()
         if trouble is Trouble.KILLED_AFTER:

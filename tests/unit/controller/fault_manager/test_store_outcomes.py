@@ -25,22 +25,26 @@ async def replaced(world: World) -> None:
     await world.until(lambda: world.status().state is InstanceState.DELETED)
 
 
+@pytest.mark.parametrize("trouble", [Trouble.ANSWER_LOST, Trouble.NOT_WRITTEN])
 @pytest.mark.parametrize("phase", [Phase.DECIDING, Phase.SCALING_DOWN, *COMMITTED])
-async def test_a_write_whose_answer_was_lost_is_read_back_and_counts(phase: Phase) -> None:
+async def test_a_transaction_outlives_one_write_that_is_lost(phase: Phase, trouble: Trouble) -> None:
+    """Either its answer was lost, and what is read back counts, or it was not made, and is made after all."""
     async with World(*TWO_PODS) as world:
         await world.serve()
-        world.store.script[phase] = Trouble.ANSWER_LOST
+        world.store.script[phase] = trouble
         await world.lose(1)
         await world.until(lambda: world.status().dead_committed == (1,) and world.can_serve())
         assert world.observed.strategies == [("dp_scale_down", "succeeded")]
+        assert [len(told) for told in world.applies().values()] == [1, 1, 1]
         assert world.store.script == {}
+        assert world.status().generation == 2
 
 
 @pytest.mark.parametrize("phase", [Phase.DECIDING, Phase.SCALING_DOWN])
-async def test_a_write_before_apply_that_fails_ends_in_reconfiguration_without_apply(phase: Phase) -> None:
+async def test_a_write_before_apply_that_cannot_be_made_ends_in_reconfiguration_without_apply(phase: Phase) -> None:
     async with World(*TWO_PODS) as world:
         await world.serve()
-        world.store.script[phase] = Trouble.NOT_WRITTEN
+        world.store.script[phase] = Trouble.NEVER_WRITTEN
         engines = [world.engine(rank) for rank in range(4)]
         await world.lose(1)
         await replaced(world)
@@ -50,11 +54,14 @@ async def test_a_write_before_apply_that_fails_ends_in_reconfiguration_without_a
 
 
 @pytest.mark.parametrize("phase", COMMITTED)
-async def test_a_write_after_the_commit_that_fails_is_repeated(phase: Phase) -> None:
+async def test_a_write_after_the_commit_is_repeated_until_it_is_made(phase: Phase) -> None:
     async with World(*TWO_PODS) as world:
         await world.serve()
-        world.store.script[phase] = Trouble.NOT_WRITTEN
+        world.store.script[phase] = Trouble.NEVER_WRITTEN
         await world.lose(1)
+        await asyncio.sleep(10 * world.settings.limits.request_timeout)
+        assert not world.can_serve()
+        del world.store.script[phase]
         await world.until(lambda: world.status().dead_committed == (1,) and world.can_serve())
         assert world.status().phase is Phase.SCALED_DOWN_RUNNING
         assert world.stops == []
@@ -119,7 +126,8 @@ class Changes:
     async def runtime(self) -> FtRuntime:
         await self.store.lead()
         record = RuntimeRecord(Phase.NORMAL, 1, (0, 1))
-        return FtRuntime(7, Stored(record, await self.store.save_runtime(7, record, 0)), self.store, self.add)
+        stored = Stored(record, await self.store.save_runtime(7, record, 0))
+        return FtRuntime(7, stored, self.store, self.add, patience_sec=5)
 
 
 async def test_only_a_legal_move_is_written() -> None:
@@ -138,7 +146,7 @@ async def test_a_write_that_changes_nothing_is_not_made() -> None:
 
 
 async def test_what_another_write_has_left_is_what_the_next_one_goes_on_from() -> None:
-    """The answer was lost and so was the read back: the next attempt meets its own record."""
+    """The answer was lost and nothing could be read back: the next attempt meets its own record."""
     changes = Changes()
     runtime = await changes.runtime()
     changes.store.script[Phase.DECIDING] = Trouble.ANSWER_LOST
@@ -146,6 +154,7 @@ async def test_what_another_write_has_left_is_what_the_next_one_goes_on_from() -
     with pytest.raises(FtError) as failed:
         await runtime.persist(Phase.DECIDING, begins=True)
     assert failed.value.reason is Reason.STORE_UNAVAILABLE
+    assert failed.value.message == "DECIDING of instance 7 is not stored after 5 s: the store does not answer"
     assert runtime.record.generation == 1
     changes.store.reads_fail = False
     await runtime.persist(Phase.DECIDING, begins=True)

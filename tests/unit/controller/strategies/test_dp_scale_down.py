@@ -51,7 +51,7 @@ async def strategy_for(world: World, *dead: int) -> Strategy:
         world.engine(rank).status = D if rank in dead else U
     stored = await world.store.runtime(1)
     assert stored is not None
-    runtime = FtRuntime(1, stored, world.store, lambda: None)
+    runtime = FtRuntime(1, stored, world.store, lambda: None, patience_sec=5)
     identity = (await world.store.load()).identities[1].record
     world.controller.publisher.views = Views(identity, runtime)
     spec = Spec(

@@ -37,7 +37,7 @@ class Rebuild:
     async def strategy(self) -> Strategy:
         stored = await self.world.store.runtime(1)
         assert stored is not None
-        self.runtime = FtRuntime(1, stored, self.world.store, lambda: None)
+        self.runtime = FtRuntime(1, stored, self.world.store, lambda: None, patience_sec=5)
         spec = Spec(
             instance_id=1,
             request_id="rebuild",
