@@ -61,6 +61,7 @@ class InstanceActor:
         self.evidence = Evidence()
         self.hardware = Concerns(desk, env.settings, self._hardware_changed)
         self.state = InstanceState.INITIAL
+        self.resting = False  # INACTIVE, and not only because this Controller has not heard its pods yet
         self.decision: Decision | None = None
         self.strategy: Strategy | None = None
         self.tried: frozenset[Action] = frozenset()
@@ -230,7 +231,7 @@ class InstanceActor:
         record = self.runtime.record
         withdrawn = self.runtime.volatile.withdrawn or self.superseded
         identity = replace(self.identity, pods=self.registrations)
-        return project(identity, record.phase, record.dead_committed, withdrawn=withdrawn)
+        return project(identity, record.phase, record.dead_committed, withdrawn=withdrawn, paused=self.resting)
 
     def confirmed(self, view: ServingInstance | None) -> None:
         """All Coordinators hold this view."""
@@ -351,7 +352,12 @@ class InstanceActor:
 
     def _watch_liveness(self, now: float) -> None:
         complete = serving_complete(self.pods.all, self.active, now, self.env.settings.heartbeat_ttl)
-        self.state = instance_state(self.state, complete=complete, suppressed=self._judging or self.phase in WINDOW)
+        suppressed = self._judging or self.phase in WINDOW
+        self.state = instance_state(self.state, complete=complete, suppressed=suppressed)
+        resting = self.state is InstanceState.INACTIVE and (self.resting or not suppressed and self._settled(now))
+        if resting is not self.resting:
+            self.resting = resting
+            self.env.publisher.update(self.instance_id)
 
     @property
     def _judging(self) -> bool:
