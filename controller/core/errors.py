@@ -34,3 +34,8 @@ class Failure:
 
     def __str__(self) -> str:
         return f"{self.code}: {self.text}"
+
+
+def defect(what: str, error: BaseException) -> Failure:
+    """An unexpected exception of ours, for clients, who see no more of it than its kind."""
+    return Failure(FailureCode.INTERRUPTED, f"{what} ended with an unexpected {type(error).__name__}, see the log")

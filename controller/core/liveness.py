@@ -31,6 +31,11 @@ class PodLiveness:
         """Nothing was heard for the TTL; at exactly the TTL it is silent."""
         return self.last_heard is None or now - self.last_heard >= ttl
 
+    def well(self, now: float, ttl: float) -> bool:
+        """It speaks, was ready once, and each of its endpoints is normal."""
+        normal = all(status is EndpointStatus.NORMAL for status in self.endpoints.values())
+        return self.connected and self.ready and normal and not self.silent(now, ttl)
+
     def serving(self) -> frozenset[int]:
         """Ranks whose routable endpoint is normal."""
         normal = (key for key, status in self.endpoints.items() if status is EndpointStatus.NORMAL)
@@ -68,6 +73,11 @@ def serving_complete(pods: Mapping[str, PodLiveness], active: frozenset[int], no
     """Every active rank has a normal endpoint in a pod that speaks."""
     heard = (pod for pod in pods.values() if not pod.silent(now, ttl))
     return active <= {rank for pod in heard for rank in pod.serving()}
+
+
+def heard_since(pods: Mapping[str, PodLiveness], since: float, now: float, ttl: float) -> bool:
+    """Every pod that speaks has spoken after ``since``: what it says of its endpoints is not from before."""
+    return all(pod.silent(now, ttl) or pod.last_heard > since for pod in pods.values() if pod.last_heard is not None)
 
 
 def instance_state(current: InstanceState, *, complete: bool, suppressed: bool) -> InstanceState:

@@ -5,14 +5,15 @@ decides, and starts or reaps a strategy. It sleeps until the next report or the 
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from controller.core import assembly
 from controller.core.decision import PASSIVE, Action, Decision, decide
-from controller.core.errors import Failure, FailureCode
+from controller.core.errors import Failure, FailureCode, defect
 from controller.core.evidence import Evidence, as_baseline, forget, recalled, strategy_ended
-from controller.core.liveness import PodLiveness, instance_state, serving_complete
+from controller.core.liveness import heard_since, instance_state, serving_complete
 from controller.core.outcome import Outcome
 from controller.core.phases import INTERRUPTED, WINDOW, Phase, restored
 from controller.core.ports import Stored, Strategy, StrategyResult
@@ -30,7 +31,7 @@ from controller.fault_manager.runtime import FtRuntime
 from controller.fault_manager.view import status_of
 from motor_ft.model.engine import EvidenceSource
 from motor_ft.model.errors import FtError, Reason
-from motor_ft.model.topology import EndpointStatus, Registration, Role
+from motor_ft.model.topology import Registration, Role
 from motor_ft.wire.log import get_logger
 from motor_ft.wire.tasks import Tasks
 
@@ -71,6 +72,7 @@ class InstanceActor:
         self.replaced = asyncio.Event()
         self.fallback_due: Failure | None = None
         self._hold_until: float | None = None
+        self._judged_at = -math.inf
         self._alone_since: float | None = None
         self._strategy_task: asyncio.Task[StrategyResult] | None = None
         self._tasks = Tasks(f"instance-{instance_id}")
@@ -264,7 +266,7 @@ class InstanceActor:
                 look_again = self.env.clock.now() + self.env.settings.limits.poll_interval
             except Exception as error:  # a defect of ours: the actor stays, but nothing is left to its decisions
                 log.exception("step crashed", instance_id=self.instance_id)
-                self._stop_automation(_defect("the instance's actor", error))
+                self._stop_automation(defect("the instance's actor", error))
                 look_again = self.env.clock.now() + self.env.settings.strategy_center_check_interval
             self.show()
             if not self._gone:
@@ -310,7 +312,7 @@ class InstanceActor:
         """Every rank has come, and everything that has come is ready: what fails from now on is a fault."""
         ttl = self.env.settings.heartbeat_ttl
         pods = self.pods.all.values()
-        if not assembly.complete(self.registrations) or not all(_ready(pod, now, ttl) for pod in pods):
+        if not assembly.complete(self.registrations) or not all(pod.well(now, ttl) for pod in pods):
             return
         self.evidence = as_baseline(self.evidence, now)
         self.hardware.follow(self.registrations)
@@ -351,10 +353,13 @@ class InstanceActor:
             await runtime.persist(restored(runtime.record.phase))
 
     def _watch_liveness(self, now: float) -> None:
-        complete = serving_complete(self.pods.all, self.active, now, self.env.settings.heartbeat_ttl)
-        suppressed = self._judging or self.phase in WINDOW
+        pods, ttl = self.pods.all, self.env.settings.heartbeat_ttl
+        if judging := self._judging or self.phase in WINDOW:
+            self._judged_at = now
+        suppressed = judging or not heard_since(pods, self._judged_at, now, ttl)
+        complete = serving_complete(pods, self.active, now, ttl)
         self.state = instance_state(self.state, complete=complete, suppressed=suppressed)
-        resting = self.state is InstanceState.INACTIVE and (self.resting or not suppressed and self._settled(now))
+        resting = self.state is InstanceState.INACTIVE and (self.resting or (not suppressed and self._settled(now)))
         if resting is not self.resting:
             self.resting = resting
             self.env.publisher.update(self.instance_id)
@@ -461,7 +466,7 @@ class InstanceActor:
             return task.result()
         if isinstance(error, FtError) and error.reason is Reason.NOT_LEADER:
             raise error
-        return StrategyResult(Outcome.FAILED, _defect("the strategy", error))
+        return StrategyResult(Outcome.FAILED, defect("the strategy", error))
 
     # --- pods ---
 
@@ -491,14 +496,3 @@ class InstanceActor:
         self._on_gone(self)
         log.info("instance gone", instance_id=self.instance_id, why=why)
         await self._tasks.close()
-
-
-def _defect(what: str, error: BaseException) -> Failure:
-    """For clients, who see no more of an unexpected exception than its kind."""
-    return Failure(FailureCode.INTERRUPTED, f"{what} ended with an unexpected {type(error).__name__}, see the log")
-
-
-def _ready(pod: PodLiveness, now: float, ttl: float) -> bool:
-    """It speaks, was ready once, and each of its endpoints is normal."""
-    normal = all(status is EndpointStatus.NORMAL for status in pod.endpoints.values())
-    return pod.connected and pod.ready and normal and not pod.silent(now, ttl)

@@ -160,7 +160,10 @@ async def test_row_19_a_controller_killed_in_scaling_down_never_applies_again(st
 
 @pytest.mark.parametrize("switch", ["enable_dp_scale_down", "enable_fault_tolerance"])
 async def test_row_20_feature_off(start: Start, switch: str) -> None:
-    """The FT routes answer 404 before they look at the body, status says DISABLED, heartbeats and serving go on."""
+    """The FT routes answer 404 before they look at the body, status says DISABLED, heartbeats and serving go on.
+
+    An instance with an abnormal endpoint is INACTIVE and gets no new requests.
+    """
     async with start(Shape(pods=((0,), (1,)), fault_tolerance={**SCALED, switch: False})) as (cluster, _):
         await cluster.start_gateway()
         async with ClientSession() as http:
@@ -174,6 +177,7 @@ async def test_row_20_feature_off(start: Start, switch: str) -> None:
         assert before.can_serve
         await cluster.inject("worker_kill", 1)
         await cluster.until(lambda i: i.state == pb.INSTANCE_STATE_INACTIVE, "is inactive")
+        await until(lambda: _paused(cluster))
         after = (await cluster.instances())[0]
         assert (after.instance_id, after.phase, list(after.dead_committed)) == (
             before.instance_id,
@@ -181,3 +185,7 @@ async def test_row_20_feature_off(start: Start, switch: str) -> None:
             [],
         )
         assert await cluster.applies() == []
+
+
+async def _paused(cluster: Cluster) -> bool:
+    return await cluster.complete() == 503 and "pause" in [view["event"] for view in await cluster.views()]

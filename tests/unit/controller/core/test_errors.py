@@ -1,6 +1,6 @@
 """``last_error`` is ``CODE: text``, with codes that never change."""
 
-from controller.core.errors import Failure, FailureCode
+from controller.core.errors import Failure, FailureCode, defect
 
 
 def test_a_failure_reads_code_then_text() -> None:
@@ -23,3 +23,8 @@ def test_the_codes_of_the_specification_are_there_under_their_own_names() -> Non
     }
     assert named <= set(FailureCode.__members__)
     assert all(code.name == code.value for code in FailureCode)
+
+
+def test_a_defect_shows_what_ended_and_nothing_of_the_exception_but_its_kind() -> None:
+    failure = defect("the strategy", ValueError("a secret"))
+    assert str(failure) == "INTERRUPTED: the strategy ended with an unexpected ValueError, see the log"

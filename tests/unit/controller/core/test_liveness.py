@@ -1,12 +1,13 @@
 """Who speaks, whose heartbeat is believed, and what that makes of the instance (recovery.md sections 4 and 8)."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.core.liveness import PodLiveness, check_heartbeat, instance_state, serving_complete
+from controller.core.liveness import PodLiveness, check_heartbeat, heard_since, instance_state, serving_complete
 from controller.core.reports import EndpointState
 from controller.core.status import InstanceState
 from motor_ft.model.errors import FtError, Reason
@@ -54,6 +55,23 @@ def test_serving_is_complete_when_every_active_rank_is_normal_in_a_pod_that_spea
     assert not serving_complete(pods, frozenset({0, 1, 2}), 105.0, TTL)
     assert serving_complete(pods, frozenset({0, 1}), 105.0, TTL)
     assert not serving_complete(pods, frozenset({0, 3}), 100.0, TTL)
+
+
+def test_a_pod_is_well_when_it_speaks_was_ready_and_every_endpoint_is_normal() -> None:
+    heard = replace(PodLiveness(pod(1, [0], headless=[1])).heard(states(0, headless=(1,)), 100.0), ready=True)
+    well = replace(heard, connected=True)
+    assert well.well(109.9, TTL)
+    assert not well.well(110.0, TTL)
+    assert not heard.well(100.0, TTL)
+    assert not replace(well, ready=False).well(100.0, TTL)
+    assert not well.heard((EndpointState(0, NORMAL), EndpointState(1, ABNORMAL, headless=True)), 100.0).well(100.0, TTL)
+
+
+def test_what_a_pod_said_is_from_before_until_it_speaks_again_or_is_silent() -> None:
+    pods = {"1": PodLiveness(pod(1, [0])).heard(states(0), 100.0), "2": PodLiveness(pod(2, [1]))}
+    assert heard_since(pods, 99.9, 100.0, TTL)
+    assert not heard_since(pods, 100.0, 109.9, TTL)
+    assert heard_since(pods, 100.0, 110.0, TTL)
 
 
 RANKS = st.frozensets(st.integers(0, 3))
