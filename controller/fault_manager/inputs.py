@@ -19,8 +19,8 @@ def snapshot_of(actor: "InstanceActor") -> Snapshot:
     return Snapshot(
         phase=actor.phase,
         ready=actor.ready,
-        strategy=actor.strategy.name if actor.strategy else None,
-        automation_stopped=actor.automation_stopped,
+        strategy=actor.recovery.strategy,
+        automation_stopped=actor.recovery.automation_stopped,
         superseded=actor.superseded,
         scale_down_enabled=settings.scale_down_enabled,
         active=actor.active,
@@ -32,8 +32,8 @@ def snapshot_of(actor: "InstanceActor") -> Snapshot:
         correlation_window_sec=settings.correlation_window,
         hardware=actor.hardware.correlation,
         enabled=frozenset(actor.env.strategies),
-        tried=actor.tried,
-        paused=actor.paused,
+        tried=actor.recovery.tried,
+        paused=actor.recovery.paused,
         role=actor.role,
     )
 

@@ -10,13 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from controller.core import assembly
-from controller.core.decision import PASSIVE, Action, Decision, decide
 from controller.core.errors import Failure, FailureCode, defect
-from controller.core.evidence import Evidence, as_baseline, forget, recalled, strategy_ended
+from controller.core.evidence import Evidence, as_baseline, recalled
 from controller.core.liveness import heard_since, instance_state, serving_complete
-from controller.core.outcome import Outcome
-from controller.core.phases import INTERRUPTED, WINDOW, Phase, restored
-from controller.core.ports import Stored, Strategy, StrategyResult
+from controller.core.phases import INTERRUPTED, WINDOW, Phase
+from controller.core.ports import Stored
 from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.core.reports import Directive, Hello, Report, Welcome
 from controller.core.serving import ServingInstance, project
@@ -24,12 +22,12 @@ from controller.core.status import InstanceState
 from controller.fault_manager.concerns import Concerns
 from controller.fault_manager.environment import Environment
 from controller.fault_manager.hardware import HardwareDesk
-from controller.fault_manager.inputs import case_of, snapshot_of
-from controller.fault_manager.intake import judged, learn, take
+from controller.fault_manager.identity import StoredIdentity
+from controller.fault_manager.intake import take
 from controller.fault_manager.pods import Pods, Send, Session
+from controller.fault_manager.recovery import Recovery
 from controller.fault_manager.runtime import FtRuntime
 from controller.fault_manager.view import status_of
-from motor_ft.model.engine import EvidenceSource
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.model.topology import Registration, Role
 from motor_ft.wire.log import get_logger
@@ -57,25 +55,19 @@ class InstanceActor:
         self._on_ready = on_ready
         self._on_gone = on_gone
         self.pods = Pods()
-        self.identity: IdentityRecord | None = None
+        self._stored = StoredIdentity(env.store)
         self.runtime: FtRuntime | None = None
         self.evidence = Evidence()
         self.hardware = Concerns(desk, env.settings, self._hardware_changed)
         self.state = InstanceState.INITIAL
         self.resting = False  # INACTIVE, and not only because this Controller has not heard its pods yet
-        self.decision: Decision | None = None
-        self.strategy: Strategy | None = None
-        self.tried: frozenset[Action] = frozenset()
-        self.paused = False
-        self.automation_stopped = False
         self.superseded = False
         self.replaced = asyncio.Event()
-        self.fallback_due: Failure | None = None
         self._hold_until: float | None = None
         self._judged_at = -math.inf
         self._alone_since: float | None = None
-        self._strategy_task: asyncio.Task[StrategyResult] | None = None
         self._tasks = Tasks(f"instance-{instance_id}")
+        self.recovery = Recovery(self, self._tasks)
         self._wake = asyncio.Event()
         self._gone = False
 
@@ -85,6 +77,11 @@ class InstanceActor:
     def job_name(self) -> str:
         """Job of its first pod."""
         return next((pod.registration.job_name for pod in self.pods.all.values()), "")
+
+    @property
+    def identity(self) -> IdentityRecord | None:
+        """Who the instance is, once all its pods have come; stored once it is READY."""
+        return self._stored.record
 
     @property
     def role(self) -> Role:
@@ -127,10 +124,10 @@ class InstanceActor:
         return frozenset(self.runtime.record.original_dp_ranks) - self.committed if self.runtime else frozenset()
 
     def restore(
-        self, identity: IdentityRecord, runtime: Stored[RuntimeRecord], now: float, *, unreadable: str = ""
+        self, stored: Stored[IdentityRecord], runtime: Stored[RuntimeRecord], now: float, *, unreadable: str = ""
     ) -> None:
         """Go on after a restart of the Controller: apply is never replayed (RFC section 5)."""
-        self.identity = identity
+        self._stored, identity = StoredIdentity(self.env.store, stored), stored.record
         self.pods = Pods(identity.pods)
         self.runtime = self._runtime(runtime)
         endpoints = (endpoint for pod in identity.pods for endpoint in pod.endpoints)
@@ -143,8 +140,8 @@ class InstanceActor:
         if phase in INTERRUPTED or phase is Phase.RECONFIGURING:
             ended = f"the Controller ended in phase {phase}; nothing of it is replayed"
             text = f"cannot be read: {unreadable}" if unreadable else ended
-            self.fallback_due = Failure(FailureCode.INTERRUPTED, text)
-            self.runtime.show(withdrawn=True, failure=self.fallback_due)
+            self.recovery.fallback_due = Failure(FailureCode.INTERRUPTED, text)
+            self.runtime.show(withdrawn=True, failure=self.recovery.fallback_due)
         self.show()  # whoever asks right after the start sees every instance that is stored
 
     def _runtime(self, stored: Stored[RuntimeRecord]) -> FtRuntime:
@@ -183,9 +180,9 @@ class InstanceActor:
 
     def report(self, uid: str, report: Report) -> None:
         """Take one report; raises FtError when it is refused."""
-        before = self._dead()
+        before = self.recovery.deaths()
         take(self, uid, report)
-        self._tell_strategy(before)
+        self.recovery.tell(before)
         self._correlate()
         self.wake()
 
@@ -200,25 +197,11 @@ class InstanceActor:
             unhealthy, dead = self.evidence.unhealthy & self.active, self.evidence.dead & self.active
             self.hardware.correlate(active=self.active, unhealthy=unhealthy, dead=dead, now=now)
 
-    def _dead(self) -> dict[int, EvidenceSource | None]:
-        return {rank: self.evidence.slot(rank).dead_source for rank in self.evidence.dead}
-
-    def _tell_strategy(self, before: dict[int, EvidenceSource | None]) -> None:
-        if self.strategy is None:
-            return
-        dead = self._dead()
-        for rank, source in dead.items():
-            if source is not None and before.get(rank) is not source:
-                self.strategy.died(rank, source)
-        if back := sorted(before.keys() - dead.keys()):
-            self.strategy.stop(f"ranks {back} are not DEAD any more")
-
     def supersede(self) -> None:
         """A newer instance of the job is READY."""
         self.superseded = True
         self.replaced.set()
-        if self.strategy is not None:
-            self.strategy.stop("superseded by a newer instance of the job")
+        self.recovery.stop("superseded by a newer instance of the job")
         self.env.publisher.kick()
         self.wake()
 
@@ -266,7 +249,7 @@ class InstanceActor:
                 look_again = self.env.clock.now() + self.env.settings.limits.poll_interval
             except Exception as error:  # a defect of ours: the actor stays, but nothing is left to its decisions
                 log.exception("step crashed", instance_id=self.instance_id)
-                self._stop_automation(defect("the instance's actor", error))
+                self.recovery.stop_automation(defect("the instance's actor", error))
                 look_again = self.env.clock.now() + self.env.settings.strategy_center_check_interval
             self.show()
             if not self._gone:
@@ -282,16 +265,18 @@ class InstanceActor:
     async def _step(self) -> float:
         """Everything that is due now; returns when to look again without a report."""
         now = self.env.clock.now()
-        self._reap(now)
+        self.recovery.reap(now)
         if self.identity is None:
             self._assemble(now)
         if self.identity is not None and not self.identity.ready:
             await self._become_ready(self.identity)
         if self.runtime is not None and self.identity is not None:
             await self._settle_baseline(self.identity)
-            await self._settle_phase(self.runtime)
+            await self.recovery.settle(self.runtime)
             self._watch_liveness(now)
-            self._decide(self.runtime, now)
+            if self._settled(now):
+                self._correlate()
+                self.recovery.decide(self.runtime, now)
             self._watch_closely()
         if why := self._over(now):
             await self._leave(why)
@@ -300,8 +285,8 @@ class InstanceActor:
     def _look_again(self, now: float) -> float:
         settings = self.env.settings
         times = [now + settings.strategy_center_check_interval, self._hold_until]
-        if self.decision is not None:
-            times.append(self.decision.look_again)
+        if self.recovery.decision is not None:
+            times.append(self.recovery.decision.look_again)
         if self._alone_since is not None:
             times.append(self._alone_since + settings.assemble_timeout)
         heard = [pod.last_heard for pod in self.pods.all.values()]
@@ -317,7 +302,7 @@ class InstanceActor:
         self.evidence = as_baseline(self.evidence, now)
         self.hardware.follow(self.registrations)
         self.hardware.settle()
-        self.identity = self._with_baselines(assembly.identity(self.instance_id, self.registrations))
+        self._stored.record = self._with_baselines(assembly.identity(self.instance_id, self.registrations))
 
     def _with_baselines(self, identity: IdentityRecord) -> IdentityRecord:
         ranks = tuple(sorted(self.evidence.ignored))
@@ -330,27 +315,17 @@ class InstanceActor:
         if stored is None:
             record = RuntimeRecord(Phase.NORMAL, 1, tuple(range(identity.dp_size)))
             stored = Stored(record, await store.save_runtime(self.instance_id, record, 0))
-        await self._save(replace(identity, ready=True))
+        await self._stored.save(replace(identity, ready=True))
         self.runtime = self._runtime(stored)
         log.info("instance ready", instance_id=self.instance_id, job=identity.job_name, pods=len(identity.pods))
         self._on_ready(self)
         timeout = self.env.settings.limits.request_timeout
         self._tasks.spawn("publish", self.env.publisher.publish(self.instance_id, timeout))
 
-    async def _save(self, identity: IdentityRecord) -> None:
-        known = (await self.env.store.load()).identities.get(self.instance_id)
-        await self.env.store.save_identity(identity, known.revision if known else 0)
-        self.identity = identity
-
     async def _settle_baseline(self, identity: IdentityRecord) -> None:
         """A fault of the baseline that has cleared is new when it returns, also for the next Controller."""
         if (settled := self._with_baselines(identity)) != identity:
-            await self._save(settled)
-
-    async def _settle_phase(self, runtime: FtRuntime) -> None:
-        """A transaction that failed, or did not outlive its Controller, leaves its phase behind."""
-        if self.strategy is None and runtime.record.phase in WINDOW:
-            await runtime.persist(restored(runtime.record.phase))
+            await self._stored.save(settled)
 
     def _watch_liveness(self, now: float) -> None:
         pods, ttl = self.pods.all, self.env.settings.heartbeat_ttl
@@ -367,7 +342,7 @@ class InstanceActor:
     @property
     def _judging(self) -> bool:
         """Faults are collected, or engines may be about to notice those of the hardware; something may come of it."""
-        acting = self.env.settings.scale_down_enabled and not self.automation_stopped
+        acting = self.env.settings.scale_down_enabled and not self.recovery.automation_stopped
         awaited = self.hardware.correlation.hardware_first is not None
         return acting and (awaited or self.evidence.collecting_since is not None)
 
@@ -380,105 +355,17 @@ class InstanceActor:
             return True
         return False
 
-    # --- decide, start, reap ---
-
-    def _decide(self, runtime: FtRuntime, now: float) -> None:
-        if not self._settled(now):
-            return
-        if self.fallback_due is not None and self.strategy is None and not self.superseded:
-            failure, self.fallback_due = self.fallback_due, None
-            if not self.automation_stopped:
-                self._reconfigure(runtime, failure)
-            return
-        self._correlate()
-        if self.evidence.collecting_since is None:
-            self.tried = frozenset()
-        decision = decide(snapshot_of(self), now)
-        if self.decision is None or (decision.action, decision.reason) != (self.decision.action, self.decision.reason):
-            log.info(
-                "decision",
-                instance_id=self.instance_id,
-                action=str(decision.action),
-                row=decision.row,
-                reason=decision.reason,
-            )
-            self.env.observer.decision(decision.action)
-        self.decision = decision
-        if decision.action is Action.INSTANCE_RECONFIGURATION:
-            self._reconfigure(runtime, Failure(FailureCode.RECONFIGURATION_REQUIRED, decision.reason))
-        elif decision.action not in PASSIVE:
-            self._launch(decision.action, runtime, decision.reason)
-
-    def _reconfigure(self, runtime: FtRuntime, failure: Failure) -> None:
-        runtime.show(failure=failure)
-        self._launch(Action.INSTANCE_RECONFIGURATION, runtime, str(failure))
-
-    def _launch(self, action: Action, runtime: FtRuntime, reason: str) -> None:
-        strategy = self.env.strategies[action](case_of(self, runtime, reason))
-        log.info("strategy starts", instance_id=self.instance_id, strategy=strategy.name)
-        self.tried |= {action}
-        self.strategy = strategy
-        self._strategy_task = self._tasks.spawn(strategy.name, strategy.execute())
-        self._strategy_task.add_done_callback(lambda _: self.wake())
-
-    def _reap(self, now: float) -> None:
-        """A finished strategy is taken in before anything new is judged."""
-        task, strategy = self._strategy_task, self.strategy
-        if task is None or strategy is None or not task.done():
-            return
-        self.strategy = self._strategy_task = None
-        result = self._result(task)
-        log.info(
-            "strategy ended",
-            instance_id=self.instance_id,
-            strategy=strategy.name,
-            outcome=str(result.outcome),
-            failure=str(result.failure) if result.failure else None,
-        )
-        self.env.observer.strategy(strategy.name, result.outcome)
-        self.evidence = strategy_ended(self.evidence, now)
-        for observation in result.learned:
-            learn(self, judged(observation))
-        if result.outcome is Outcome.SUCCEEDED:
-            self.evidence = forget(self.evidence, result.removed, now)
-        elif result.outcome is Outcome.FAILED:
-            self._failed(strategy.name, result.failure)
-
-    def _failed(self, name: str, failure: Failure | None) -> None:
-        failure = failure or Failure(FailureCode.INTERRUPTED, f"strategy {name} ended without saying why")
-        if self.runtime is not None:
-            self.runtime.show(failure=failure)
-        if name == Action.INSTANCE_RECONFIGURATION:
-            self._stop_automation(failure)
-        else:
-            self.fallback_due = failure
-
-    def _stop_automation(self, failure: Failure) -> None:
-        if self.runtime is not None:
-            self.runtime.show(failure=failure)
-        self.automation_stopped = True
-        self.env.observer.automation_stopped(self.instance_id, True)
-        log.error("automation stopped, a person has to act", instance_id=self.instance_id, failure=str(failure))
-
-    def _result(self, task: asyncio.Task[StrategyResult]) -> StrategyResult:
-        error = task.exception() if not task.cancelled() else asyncio.CancelledError()
-        if error is None:
-            return task.result()
-        if isinstance(error, FtError) and error.reason is Reason.NOT_LEADER:
-            raise error
-        return StrategyResult(Outcome.FAILED, defect("the strategy", error))
-
     # --- pods ---
 
     def _watch_closely(self) -> None:
         """Have the pods read their engines ten times a second while the instance is under suspicion."""
-        suspicious = self._judging or self.strategy is not None
+        suspicious = self._judging or self.recovery.strategy is not None
         freeze = self.env.settings.fault_collection_timeout if suspicious else 0.0
         self.pods.direct(Directive(self.epoch(), fast_poll=suspicious, freeze_suicide_sec=freeze))
 
     def _over(self, now: float) -> str:
         """Why nothing is left to be done here; empty while something is."""
-        if self.superseded and self.strategy is None:
+        if self.superseded and self.recovery.strategy is None:
             return "replaced by a newer instance of the job"
         if self.identity is not None or any(pod.connected for pod in self.pods.all.values()):
             self._alone_since = None

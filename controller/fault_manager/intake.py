@@ -92,9 +92,9 @@ def _check_retired(actor: "InstanceActor", retired: Iterable[int]) -> None:
     """A pod that has retired more than was ever committed lived through a commit that we did not: not believed."""
     pending = actor.runtime.volatile.pending if actor.runtime else frozenset()
     unknown = sorted(set(retired) - actor.committed - pending)
-    if unknown and actor.phase in STABLE and actor.strategy is None:
+    if unknown and actor.phase in STABLE and actor.recovery.strategy is None:
         text = f"ranks {unknown} are retired at their NodeManager, but were never committed here"
-        actor.fallback_due = Failure(FailureCode.INTERRUPTED, text)
+        actor.recovery.fallback_due = Failure(FailureCode.INTERRUPTED, text)
 
 
 def _check_owner(actor: "InstanceActor", uid: str, ranks: Iterable[int]) -> None:

@@ -80,7 +80,7 @@ class FaultManager:
             log.error("stored instance cannot be read and is not served", instance_id=instance_id, error=why)
         for instance_id, identity in sorted(loaded.identities.items()):
             self._new_actor(instance_id).restore(
-                identity.record,
+                identity,
                 loaded.runtimes[instance_id],
                 self._env.clock.now(),
                 unreadable=loaded.unreadable.get(instance_id, ""),
@@ -111,19 +111,20 @@ class FaultManager:
         for instance_id in loaded.runtimes.keys() - loaded.identities.keys() - loaded.unreadable.keys():
             await store.remove(instance_id)
         for instance_id in loaded.identities.keys() - loaded.runtimes.keys():
-            loaded.runtimes[instance_id] = await self._rebuilt(loaded.identities[instance_id].record)
+            identity = loaded.identities[instance_id].record
+            loaded.identities[instance_id], loaded.runtimes[instance_id] = await self._rebuilt(identity)
         return loaded
 
-    async def _rebuilt(self, identity: IdentityRecord) -> Stored[RuntimeRecord]:
-        """A new runtime for an instance whose own cannot be read: all that is left to do is to reconfigure it.
+    async def _rebuilt(self, identity: IdentityRecord) -> tuple[Stored[IdentityRecord], Stored[RuntimeRecord]]:
+        """New records for an instance whose own cannot be read: all that is left to do is to reconfigure it.
 
         The epoch stands in for the lost generation: no NodeManager has seen it in an earlier term.
         """
         store, instance_id = self._env.store, identity.instance_id
         await store.remove(instance_id)
-        await store.save_identity(identity, 0)
+        stored = Stored(identity, await store.save_identity(identity, 0))
         record = RuntimeRecord(Phase.RECONFIGURING, self._epoch, tuple(range(identity.dp_size)))
-        return Stored(record, await store.save_runtime(instance_id, record, 0))
+        return stored, Stored(record, await store.save_runtime(instance_id, record, 0))
 
     async def close(self) -> None:
         """End every actor; what they have stored goes on after the next start."""

@@ -40,7 +40,7 @@ def status_of(actor: "InstanceActor") -> InstanceStatus:
         dp_size=first.dp_size if first else 0,
         state=actor.state,
         pods=tuple(_pod(pod) for pod in actor.pods.all.values()),
-        automation_stopped=actor.automation_stopped,
+        automation_stopped=actor.recovery.automation_stopped,
         last_decision=_decision(actor),
         update_time=actor.env.clock.wall(),
     )
@@ -48,10 +48,10 @@ def status_of(actor: "InstanceActor") -> InstanceStatus:
 
 def _decision(actor: "InstanceActor") -> str:
     """With what may have been overlooked when it was taken."""
-    if actor.decision is None:
+    if actor.recovery.decision is None:
         return ""
     unsure = f" [hardware evidence is degraded: {problems}]" if (problems := actor.hardware.problems) else ""
-    return f"{actor.decision.action}: {actor.decision.reason}{unsure}"
+    return f"{actor.recovery.decision.action}: {actor.recovery.decision.reason}{unsure}"
 
 
 def _pod(pod: PodLiveness) -> PodStatus:

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from controller.core.phases import Phase
 from controller.core.status import InstanceState
-from controller.fault_manager import instance
+from controller.fault_manager import recovery
 from tests.support.world.adapters import Trouble
 from tests.support.world.pods import TWO_PODS, U
 from tests.support.world.world import SETTINGS, World
@@ -64,11 +64,13 @@ async def test_a_step_that_crashes_is_loud_and_the_actor_goes_on_without_decidin
     async with World(*TWO_PODS) as world:
         await world.serve()
         with monkeypatch.context() as broken:
-            broken.setattr(instance, "decide", defective)
+            broken.setattr(recovery, "decide", defective)
             await world.see(1, U)
             await world.until(lambda: world.status().automation_stopped)
-        assert crashes(logs) == ["step crashed"]
-        assert world.observed.stopped[0] == 1
+            await asyncio.sleep(3 * SETTINGS.strategy_center_check_interval)
+        assert set(crashes(logs)) == {"step crashed"}
+        assert world.observed.stopped == [1]
+        assert [line["event"] for line in logs].count("automation stopped, a person has to act") == 1
         assert world.status().last_error.endswith("an unexpected ZeroDivisionError, see the log")
         await world.lose(1)
         pod = world.pod(1)

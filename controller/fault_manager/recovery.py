@@ -1,0 +1,138 @@
+"""From a decision to at most one strategy, and from its end to what comes next (recovery.md section 4)."""
+
+from typing import TYPE_CHECKING
+
+from controller.core.decision import PASSIVE, Action, Decision, decide
+from controller.core.errors import Failure, FailureCode
+from controller.core.evidence import forget, strategy_ended
+from controller.core.outcome import Outcome
+from controller.core.phases import WINDOW, restored
+from controller.core.ports import StrategyResult
+from controller.fault_manager.inputs import case_of, snapshot_of
+from controller.fault_manager.intake import judged, learn
+from controller.fault_manager.runner import Runner
+from controller.fault_manager.runtime import FtRuntime
+from motor_ft.model.engine import EvidenceSource
+from motor_ft.wire.log import get_logger
+from motor_ft.wire.tasks import Tasks
+
+if TYPE_CHECKING:
+    from controller.fault_manager.instance import InstanceActor
+
+log = get_logger(__name__)
+
+Deaths = dict[int, EvidenceSource | None]
+
+
+class Recovery:
+    """What was decided last for one instance, what runs, and what has to follow it."""
+
+    def __init__(self, actor: "InstanceActor", tasks: Tasks) -> None:
+        self._actor = actor
+        self._runner = Runner(actor.instance_id, tasks, actor.wake)
+        self.decision: Decision | None = None
+        self.tried: frozenset[Action] = frozenset()
+        self.fallback_due: Failure | None = None
+        self.paused = False
+        self.automation_stopped = False
+
+    @property
+    def strategy(self) -> str | None:
+        """Name of the strategy that runs."""
+        return self._runner.name
+
+    def deaths(self) -> Deaths:
+        """Ranks that are D, with the strongest source."""
+        evidence = self._actor.evidence
+        return {rank: evidence.slot(rank).dead_source for rank in evidence.dead}
+
+    def tell(self, before: Deaths) -> None:
+        """What a report has changed since ``before``."""
+        dead = self.deaths()
+        for rank, source in dead.items():
+            if source is not None and before.get(rank) is not source:
+                self._runner.died(rank, source)
+        if (back := sorted(before.keys() - dead.keys())) and self.strategy == Action.DP_SCALE_DOWN:
+            self._runner.stop(f"ranks {back} are not DEAD any more")
+
+    def stop(self, reason: str) -> None:
+        """Ask what runs to end where that is still safe."""
+        self._runner.stop(reason)
+
+    def reap(self, now: float) -> None:
+        """A finished strategy is taken in before anything new is judged; raises NOT_LEADER."""
+        if (ended := self._runner.reap()) is not None:
+            self._take_in(*ended, now)
+
+    def _take_in(self, name: str, result: StrategyResult, now: float) -> None:
+        actor = self._actor
+        actor.env.observer.strategy(name, result.outcome)
+        actor.evidence = strategy_ended(actor.evidence, now)
+        for observation in result.learned:
+            learn(actor, judged(observation))
+        if result.outcome is Outcome.SUCCEEDED:
+            actor.evidence = forget(actor.evidence, result.removed, now)
+        elif result.outcome is Outcome.FAILED:
+            self._failed(name, result.failure)
+
+    def _failed(self, name: str, failure: Failure | None) -> None:
+        failure = failure or Failure(FailureCode.INTERRUPTED, f"strategy {name} ended without saying why")
+        if self._actor.runtime is not None:
+            self._actor.runtime.show(failure=failure)
+        if name == Action.INSTANCE_RECONFIGURATION:
+            self.stop_automation(failure)
+        else:
+            self.fallback_due = failure
+
+    def stop_automation(self, failure: Failure) -> None:
+        """A person has to act; nothing is started for this instance any more."""
+        if self._actor.runtime is not None:
+            self._actor.runtime.show(failure=failure)
+        if self.automation_stopped:
+            return
+        self.automation_stopped = True
+        instance_id = self._actor.instance_id
+        self._actor.env.observer.automation_stopped(instance_id, True)
+        log.error("automation stopped, a person has to act", instance_id=instance_id, failure=str(failure))
+
+    async def settle(self, runtime: FtRuntime) -> None:
+        """A transaction that failed, or did not outlive its Controller, leaves its phase behind."""
+        if self.strategy is None and runtime.record.phase in WINDOW:
+            await runtime.persist(restored(runtime.record.phase))
+
+    def decide(self, runtime: FtRuntime, now: float) -> None:
+        """Take the decision that is due, and start what it asks for."""
+        if self.fallback_due is not None and self.strategy is None and not self._actor.superseded:
+            failure, self.fallback_due = self.fallback_due, None
+            if not self.automation_stopped:
+                self._reconfigure(runtime, failure)
+            return
+        if self._actor.evidence.collecting_since is None:
+            self.tried = frozenset()
+        decision = decide(snapshot_of(self._actor), now)
+        self._note(decision)
+        if decision.action is Action.INSTANCE_RECONFIGURATION:
+            self._reconfigure(runtime, Failure(FailureCode.RECONFIGURATION_REQUIRED, decision.reason))
+        elif decision.action not in PASSIVE:
+            self._launch(decision.action, runtime, decision.reason)
+
+    def _note(self, decision: Decision) -> None:
+        last, self.decision = self.decision, decision
+        if last is not None and (decision.action, decision.reason) == (last.action, last.reason):
+            return
+        log.info(
+            "decision",
+            instance_id=self._actor.instance_id,
+            action=str(decision.action),
+            row=decision.row,
+            reason=decision.reason,
+        )
+        self._actor.env.observer.decision(decision.action)
+
+    def _reconfigure(self, runtime: FtRuntime, failure: Failure) -> None:
+        runtime.show(failure=failure)
+        self._launch(Action.INSTANCE_RECONFIGURATION, runtime, str(failure))
+
+    def _launch(self, action: Action, runtime: FtRuntime, reason: str) -> None:
+        self._runner.start(self._actor.env.strategies[action](case_of(self._actor, runtime, reason)))
+        self.tried |= {action}
