@@ -34,6 +34,7 @@ from nodemanager.journal import Journal
 from nodemanager.link import Link, Orders
 from nodemanager.metrics import NodeMetrics
 from nodemanager.pod import Pod
+from nodemanager.relaunch import Relaunch
 from nodemanager.rpc.ledger import Ledger
 from nodemanager.rpc.local import LocalNode
 from nodemanager.rpc.node_lifecycle import NodeLifecycleServicer
@@ -119,16 +120,22 @@ async def _start(config: NodeManagerConfig, ending: Ending, stack: AsyncExitStac
         dp_size=config.dp_size,
         base_port=config.store_port.base,
     )
+    tasks = Tasks("nodemanager", ending.crashed)
+    stack.push_async_callback(tasks.close)
+    watcher = Watcher(pod, engines, supervisor, journal, Backoff(0.1, 2.0, 2.0, random.random))
+    suicide = SuicideWatch(pod, journal, clock, enabled=config.suicide, on_due=ending.suicide)
+    relaunch = Relaunch(supervisor, watcher, suicide, pod, tasks)
+    relaunch.watch()
     ledger = Ledger(journal, service, clock)
-    port = await _grpc(config, NodeManagerServicer(service, pod, ledger), ledger, journal, ending, rpc_metrics, stack)
+    transaction = NodeManagerServicer(service, pod, ledger)
+    lifecycle = NodeLifecycleServicer(journal, pod, relaunch, ending.stopped)
+    port = await _grpc(config, transaction, lifecycle, ledger, rpc_metrics, stack)
     rest_port = await _rest(config, LocalNode(service, ledger, journal), registry, stack)
     if config.metrics_listen:
         http = MetricsServer(config.metrics_listen, registry, ready=lambda: journal.state.ready)
         stack.push_async_callback(http.stop)
         await http.start()
 
-    watcher = Watcher(pod, engines, supervisor, journal, Backoff(0.1, 2.0, 2.0, random.random))
-    suicide = SuicideWatch(pod, journal, clock, enabled=config.suicide, on_due=ending.suicide)
     link = Link(
         config.controllers,
         lambda: _registration(config, pod, port, rest_port),
@@ -140,10 +147,8 @@ async def _start(config: NodeManagerConfig, ending: Ending, stack: AsyncExitStac
         incarnation=_new_id(),
         rng=random.random,
     )
-    tasks = Tasks("nodemanager", ending.crashed)
-    stack.push_async_callback(tasks.close)
-    for name, part in (("watcher", watcher.run()), ("suicide", suicide.run()), ("link", link.run())):
-        tasks.spawn(name, part)
+    tasks.spawn("suicide", suicide.run())
+    tasks.spawn("link", link.run())
 
 
 async def _engines(
@@ -204,10 +209,9 @@ async def _host_gateway(
 
 async def _grpc(
     config: NodeManagerConfig,
-    servicer: NodeManagerServicer,
+    transaction: NodeManagerServicer,
+    lifecycle: NodeLifecycleServicer,
     ledger: Ledger,
-    journal: Journal,
-    ending: Ending,
     metrics: RpcMetrics,
     stack: AsyncExitStack,
 ) -> int:
@@ -218,12 +222,12 @@ async def _grpc(
     server.add(
         "motor_ft.v1.NodeManagerService",
         node_manager_pb2_grpc.add_NodeManagerServiceServicer_to_server,
-        servicer,
+        transaction,
     )
     server.add(
         "motor_ft.v1.NodeLifecycleService",
         node_lifecycle_pb2_grpc.add_NodeLifecycleServiceServicer_to_server,
-        NodeLifecycleServicer(journal, ending.stopped),
+        lifecycle,
     )
     stack.push_async_callback(lambda: server.stop(_GRACE_SEC))
     return await server.start()

@@ -140,6 +140,12 @@ class Pod:
             self._metrics.process_deaths.inc()
             self._report(("death", death.rank, death.pid), report)
 
+    def relaunching(self) -> None:
+        """The engines are about to be ended: no endpoint is normal until its new engine is."""
+        for known in self.health():
+            self._health[known.rank] = replace(known, status=EndpointStatus.ABNORMAL)
+        self.changed()
+
     def changed(self) -> None:
         """Readiness or retirement changed: say everything anew."""
         self.retarget.set()
@@ -170,8 +176,9 @@ class Pod:
         known = self._health.get(rank)
         if known is None or known.incarnation != incarnation:
             headless = self._endpoints[rank].headless
-            status = EndpointStatus.NORMAL if headless else EndpointStatus.INITIAL
-            known = self._health[rank] = RankHealth(rank, incarnation, headless, status)
+            first = EndpointStatus.INITIAL if known is None else EndpointStatus.ABNORMAL
+            known = RankHealth(rank, incarnation, headless, EndpointStatus.NORMAL if headless else first)
+            self._health[rank] = known
         return known
 
     def _report(self, key: tuple[str | int, ...], report: Report) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from nodemanager import procfs
 
 LAUNCHER = Path(__file__).with_name("launch.py")
+GROUP_POLL_SEC = 0.05
 
 
 class Process:
@@ -45,6 +46,10 @@ class Process:
             async with asyncio.timeout(timeout_sec):
                 await self._ended.wait()
         return self.ended
+
+    async def gone(self, timeout_sec: float) -> bool:
+        """Wait until nothing of it holds ports or devices any more; False when that takes longer."""
+        return await self.wait(timeout_sec)
 
     def signal(self, signum: signal.Signals) -> None:
         """Send a signal, if the process still is."""
@@ -83,6 +88,16 @@ class Launched(Process):
                 shim, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
         super().__init__(self._child.pid, " ".join(command), on_exit)
+
+    async def gone(self, timeout_sec: float) -> bool:
+        """Wait until no member of the group runs; nobody announces the end of one."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_sec):
+                while True:
+                    if not await asyncio.to_thread(procfs.group_runs, self.pid):
+                        return True
+                    await asyncio.sleep(GROUP_POLL_SEC)
+        return False
 
     def signal(self, signum: signal.Signals) -> None:
         """Send a signal to the whole group, also when the process itself has ended."""

@@ -30,6 +30,12 @@ def descendants(root: int, pattern: re.Pattern[str]) -> list[tuple[int, str]]:
     return found
 
 
+def group_runs(group: int) -> bool:
+    """A member of the process group has not ended; walks all of /proc, so call it in a thread."""
+    stats = (_stat(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdecimal())
+    return any(fields and fields[0] not in "ZX" and int(fields[2]) == group for fields in stats)
+
+
 def _stat(pid: int) -> list[str] | None:
     """Fields of /proc/PID/stat from the third (state) on; the second may contain anything."""
     try:

@@ -20,10 +20,15 @@ class SuicideWatch:
         self._on_due = on_due
         self._suicide = Suicide(enabled)
         self._collecting_until = 0.0
+        self._relaunching_until = 0.0
 
     def freeze(self, seconds: float) -> None:
         """The Controller judges faults of this pod for so long; 0 thaws."""
         self._collecting_until = self._clock.now() + seconds
+
+    def relaunching(self, seconds: float) -> None:
+        """The engines start anew: until they are ready, for so long at most, the pod does not judge itself."""
+        self._relaunching_until = self._clock.now() + seconds
 
     async def run(self) -> None:
         """Judge every round until it is due."""
@@ -39,6 +44,10 @@ class SuicideWatch:
         return self._suicide
 
     def _frozen(self) -> set[FreezeSource]:
-        guard = self._journal.state.guard
-        held = {FreezeSource.GUARD} if guard and guard.live(self._clock.boot()) else set()
-        return held | ({FreezeSource.COLLECTION} if self._clock.now() < self._collecting_until else set())
+        state, now = self._journal.state, self._clock.now()
+        sources = {
+            FreezeSource.GUARD: state.guard is not None and state.guard.live(self._clock.boot()),
+            FreezeSource.COLLECTION: now < self._collecting_until,
+            FreezeSource.RELAUNCH: now < self._relaunching_until and not state.ready,
+        }
+        return {source for source, held in sources.items() if held}

@@ -20,6 +20,8 @@ from nodemanager.journal import Journal
 from nodemanager.process import Launched, Process
 
 KILL_SEC = 3.0
+GONE_SEC = 30.0
+"""A process with much memory on its devices takes its time to end."""
 _log = get_logger(__name__)
 
 
@@ -62,7 +64,7 @@ class Supervisor:
         self._roots: dict[int, Process] = {}
         self._parts: dict[int, list[Process]] = {}
         self._tasks = Tasks("supervisor")
-        self._stopping = False
+        self._ending = False
 
     async def start(self) -> None:
         """Launch and adopt; every rank has its incarnation then.
@@ -70,17 +72,35 @@ class Supervisor:
         An adopted process that is gone since the NodeManager last ran is reported. Raises ConfigError for a command
         that does not exist or a pid that never ran.
         """
-        for spec in self._specs:
-            if spec.command and shutil.which(spec.command[0]) is None:
-                raise ConfigError(f"engines: rank {spec.rank}: there is no command {spec.command[0]!r}")
-        known = self._journal.state.engines
-        present = {spec.rank: self._begin(spec, known.get(spec.rank)) for spec in self._specs}
-        await self._journal.update(lambda state: _begun(state, present, self._new_id))
-        for root in self._roots.values():
-            root.watch()
+        if missing := self._missing():
+            raise ConfigError(f"engines: {missing}")
+        await self._begin_all()
         for spec in self._specs:
             if spec.pid and spec.rank not in self._roots:
                 self._report(spec.rank, spec.pid, f"pid {spec.pid} ended while the NodeManager was away")
+
+    def check_restart(self) -> None:
+        """Raise FtError RELAUNCH_UNSUPPORTED unless every engine is launched here, and can be again."""
+        foreign = [spec.rank for spec in self._specs if not spec.command]
+        text = f"engines of ranks {foreign} were not launched by this NodeManager" if foreign else self._missing()
+        if text:
+            raise FtError(Reason.RELAUNCH_UNSUPPORTED, f"{text}; rebuild the instance")
+
+    async def restart(self) -> None:
+        """End every engine and, when nothing is left of them, launch them anew with new incarnations.
+
+        Exits that this causes are no evidence. Raises FtError INTERNAL when an engine does not end: the new one would
+        find its port and devices taken; OSError when one cannot be launched.
+        """
+        self._ending = True
+        await self._end_all(self._roots)
+        for process in self._processes():
+            if not await process.gone(GONE_SEC):
+                text = f"{process.title} (pid {process.pid}) did not end within {GONE_SEC:g} s of SIGKILL"
+                raise FtError(Reason.INTERNAL, text)
+        self._forget()
+        self._ending = False
+        await self._begin_all()
 
     async def watch_descendants(self) -> None:
         """From now on the exit of a matching descendant is evidence too; called at readiness."""
@@ -107,18 +127,24 @@ class Supervisor:
 
     async def stop(self, *, adopted: bool) -> None:
         """End the launched engines, and the adopted ones too where asked: SIGTERM, then SIGKILL. Idempotent."""
-        self._stopping = True
+        self._ending = True
         for root in self._roots.values():
             root.watch()  # a start that failed half-way has not come to it
-        ranks = [rank for rank, root in self._roots.items() if adopted or isinstance(root, Launched)]
-        ended = [self._tasks.spawn(f"stop rank {rank}", self._end(rank)) for rank in ranks]
-        await asyncio.gather(*ended)
-        for rank in list(self._roots):
-            for process in self._all(rank):
-                process.close()
-        self._roots.clear()
-        self._parts.clear()
+        await self._end_all(rank for rank, root in self._roots.items() if adopted or isinstance(root, Launched))
+        self._forget()
         await self._tasks.close()
+
+    def _missing(self) -> str:
+        """Which command does not exist; empty when all do."""
+        gone = (spec for spec in self._specs if spec.command and shutil.which(spec.command[0]) is None)
+        return next((f"rank {spec.rank}: there is no command {spec.command[0]!r}" for spec in gone), "")
+
+    async def _begin_all(self) -> None:
+        known = self._journal.state.engines
+        present = {spec.rank: self._begin(spec, known.get(spec.rank)) for spec in self._specs}
+        await self._journal.update(lambda state: _begun(state, present, self._new_id))
+        for root in self._roots.values():
+            root.watch()
 
     def _begin(self, spec: EngineSpec, last: EngineProcess | None) -> EngineProcess:
         """The process of a rank now; its incarnation is empty when it is not the one that was known."""
@@ -169,10 +195,13 @@ class Supervisor:
         self._report(rank, process.pid, f"{process.title} (pid {process.pid}) {process.how()}")
 
     def _report(self, rank: int, pid: int, detail: str) -> None:
-        if not self._stopping:
+        if not self._ending:
             _log.warning("engine process ended", rank=rank, pid=pid, detail=detail)
             incarnation = self._journal.state.engines[rank].incarnation
             self._on_death(DeathReport(rank, incarnation, pid, detail, self._clock.now()))
+
+    async def _end_all(self, ranks: Iterable[int]) -> None:
+        await asyncio.gather(*[self._tasks.spawn(f"stop rank {rank}", self._end(rank)) for rank in ranks])
 
     async def _end(self, rank: int) -> None:
         root = self._roots[rank]
@@ -183,6 +212,15 @@ class Supervisor:
             await self.kill(rank)
         except FtError as error:
             _log.error("engine stays behind", rank=rank, reason=str(error))
+
+    def _forget(self) -> None:
+        for process in self._processes():
+            process.close()
+        self._roots.clear()
+        self._parts.clear()
+
+    def _processes(self) -> list[Process]:
+        return [process for rank in self._roots for process in self._all(rank)]
 
     def _all(self, rank: int) -> Iterable[Process]:
         root = self._roots.get(rank)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from motor_ft.model.engine import EngineObservation, EngineStatus, EvidenceSource, Problem
+from motor_ft.model.engine import EngineObservation, EngineStatus, EvidenceSource, PodEngine, Problem
 from motor_ft.model.topology import EndpointStatus
 
 
@@ -37,6 +37,11 @@ class RankHealth:
     report: EngineReport | None = None
     unreachable: int = 0
     deaths: tuple[DeathReport, ...] = ()
+
+    def engine(self) -> PodEngine:
+        """The engine alone, as it was read last."""
+        read = self.report.observation.status if self.report else EngineStatus.UNKNOWN
+        return PodEngine(self.rank, self.incarnation, EngineStatus.DEAD if self.deaths else read, self.headless)
 
 
 def checked(observation: EngineObservation, rank: int, incarnation: str) -> EngineObservation:

@@ -168,6 +168,17 @@ def was_stopped(state: NodeState, command: Command) -> bool:
     return state.stopped == _episode(command)
 
 
+def relaunch_answer(state: NodeState, command: Command) -> bytes | None:
+    """The first answer to this RestartEngines, None when it is new."""
+    return replay(state, *_relaunch(command), payload="")
+
+
+def relaunched(state: NodeState, command: Command, response: bytes) -> NodeState:
+    """The pod was told to start its engines anew: they have to become ready anew. Raises what ``admit`` raises."""
+    state = replace(state, ready=False, fence=admit(state, command))
+    return answered(state, command, Answer(*_relaunch(command), payload="", response=response))
+
+
 def answered(state: NodeState, command: Command, answer: Answer) -> NodeState:
     """A command was answered for the first time."""
     return replace(
@@ -189,6 +200,10 @@ def replay(state: NodeState, method: str, key: str, payload: str) -> bytes | Non
 
 def _noted(state: NodeState, command: Command) -> Fence:
     return state.fence.note(command.instance_id, command.epoch, command.generation)
+
+
+def _relaunch(command: Command) -> tuple[str, str]:
+    return "RestartEngines", "{}/{}".format(*_episode(command))
 
 
 def _episode(command: Command) -> tuple[int, int]:

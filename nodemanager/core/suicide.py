@@ -13,6 +13,7 @@ class FreezeSource(StrEnum):
 
     GUARD = "guard"
     COLLECTION = "collection"
+    RELAUNCH = "relaunch"
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,16 @@ class RankOutcome:
     engine_request_id: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class PodEngine:
+    """One engine as its pod knows it: ``DEAD`` when a process of it has ended, ``UNKNOWN`` when it was not read yet."""
+
+    rank: int
+    incarnation: str
+    status: EngineStatus
+    headless: bool = False
+
+
 class EvidenceSource(StrEnum):
     """Where the evidence that a rank is gone comes from, strongest first."""
 

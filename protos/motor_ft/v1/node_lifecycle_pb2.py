@@ -22,20 +22,27 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from motor_ft.v1 import common_pb2 as motor__ft_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n motor_ft/v1/node_lifecycle.proto\x12\x0bmotor_ft.v1\x1a\x18motor_ft/v1/common.proto\"I\n\x0bStopRequest\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x1a.motor_ft.v1.CommandHeader\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0e\n\x0cStopResponse2S\n\x14NodeLifecycleService\x12;\n\x04Stop\x12\x18.motor_ft.v1.StopRequest\x1a\x19.motor_ft.v1.StopResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n motor_ft/v1/node_lifecycle.proto\x12\x0bmotor_ft.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18motor_ft/v1/common.proto\"I\n\x0bStopRequest\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x1a.motor_ft.v1.CommandHeader\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0e\n\x0cStopResponse\"\x96\x01\n\x15RestartEnginesRequest\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x1a.motor_ft.v1.CommandHeader\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12*\n\x07timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rvalidate_only\x18\x04 \x01(\x08\"A\n\x16RestartEnginesResponse\x12\'\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x16.motor_ft.v1.PodEngine\"u\n\tPodEngine\x12\x0f\n\x07\x64p_rank\x18\x01 \x01(\x05\x12\x1a\n\x12\x65ngine_incarnation\x18\x02 \x01(\t\x12)\n\x06status\x18\x03 \x01(\x0e\x32\x19.motor_ft.v1.EngineStatus\x12\x10\n\x08headless\x18\x04 \x01(\x08\x32\xae\x01\n\x14NodeLifecycleService\x12;\n\x04Stop\x12\x18.motor_ft.v1.StopRequest\x1a\x19.motor_ft.v1.StopResponse\x12Y\n\x0eRestartEngines\x12\".motor_ft.v1.RestartEnginesRequest\x1a#.motor_ft.v1.RestartEnginesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'motor_ft.v1.node_lifecycle_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STOPREQUEST']._serialized_start=75
-  _globals['_STOPREQUEST']._serialized_end=148
-  _globals['_STOPRESPONSE']._serialized_start=150
-  _globals['_STOPRESPONSE']._serialized_end=164
-  _globals['_NODELIFECYCLESERVICE']._serialized_start=166
-  _globals['_NODELIFECYCLESERVICE']._serialized_end=249
+  _globals['_STOPREQUEST']._serialized_start=107
+  _globals['_STOPREQUEST']._serialized_end=180
+  _globals['_STOPRESPONSE']._serialized_start=182
+  _globals['_STOPRESPONSE']._serialized_end=196
+  _globals['_RESTARTENGINESREQUEST']._serialized_start=199
+  _globals['_RESTARTENGINESREQUEST']._serialized_end=349
+  _globals['_RESTARTENGINESRESPONSE']._serialized_start=351
+  _globals['_RESTARTENGINESRESPONSE']._serialized_end=416
+  _globals['_PODENGINE']._serialized_start=418
+  _globals['_PODENGINE']._serialized_end=535
+  _globals['_NODELIFECYCLESERVICE']._serialized_start=538
+  _globals['_NODELIFECYCLESERVICE']._serialized_end=712
 # @@protoc_insertion_point(module_scope)

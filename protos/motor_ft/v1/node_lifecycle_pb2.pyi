@@ -3,8 +3,11 @@
 isort:skip_file
 The life of a pod, under the same fence as the transaction."""
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from motor_ft.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
@@ -61,3 +64,99 @@ class StopResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StopResponse: _TypeAlias = StopResponse  # noqa: Y015
+
+@_typing.final
+class RestartEnginesRequest(_message.Message):
+    """Starts engines anew."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Text for people: why."""
+    validate_only: _builtins.bool
+    """Only say whether it can be done, and how the engines are now; changes nothing (AIP-163)."""
+    @_builtins.property
+    def header(self) -> _common_pb2.CommandHeader:
+        """Identity and fence."""
+
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """So long, more than 0 and at most 1 h, the pod does not end itself because its engines are not ready."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.CommandHeader | None = ...,
+        reason: _builtins.str = ...,
+        timeout: _duration_pb2.Duration | None = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "timeout", b"timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "reason", b"reason", "timeout", b"timeout", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestartEnginesRequest: _TypeAlias = RestartEnginesRequest  # noqa: Y015
+
+@_typing.final
+class RestartEnginesResponse(_message.Message):
+    """The engines of all ranks that are not retired, as they were when the order came; with validate_only as they are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENGINES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def engines(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodEngine]:
+        """By rank."""
+
+    def __init__(
+        self,
+        *,
+        engines: _abc.Iterable[Global___PodEngine] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestartEnginesResponse: _TypeAlias = RestartEnginesResponse  # noqa: Y015
+
+@_typing.final
+class PodEngine(_message.Message):
+    """One engine of a pod."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DP_RANK_FIELD_NUMBER: _builtins.int
+    ENGINE_INCARNATION_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    HEADLESS_FIELD_NUMBER: _builtins.int
+    dp_rank: _builtins.int
+    """DP rank, original numbering."""
+    engine_incarnation: _builtins.str
+    """Random identity of the engine process."""
+    status: _common_pb2.EngineStatus.ValueType
+    """As it was read last; DEAD when a process of it has ended, UNKNOWN when it was not read yet."""
+    headless: _builtins.bool
+    """Serves no traffic and is never read."""
+    def __init__(
+        self,
+        *,
+        dp_rank: _builtins.int = ...,
+        engine_incarnation: _builtins.str = ...,
+        status: _common_pb2.EngineStatus.ValueType = ...,
+        headless: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dp_rank", b"dp_rank", "engine_incarnation", b"engine_incarnation", "headless", b"headless", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PodEngine: _TypeAlias = PodEngine  # noqa: Y015

@@ -40,6 +40,11 @@ class NodeLifecycleServiceStub(object):
                 request_serializer=motor__ft_dot_v1_dot_node__lifecycle__pb2.StopRequest.SerializeToString,
                 response_deserializer=motor__ft_dot_v1_dot_node__lifecycle__pb2.StopResponse.FromString,
                 _registered_method=True)
+        self.RestartEngines = channel.unary_unary(
+                '/motor_ft.v1.NodeLifecycleService/RestartEngines',
+                request_serializer=motor__ft_dot_v1_dot_node__lifecycle__pb2.RestartEnginesRequest.SerializeToString,
+                response_deserializer=motor__ft_dot_v1_dot_node__lifecycle__pb2.RestartEnginesResponse.FromString,
+                _registered_method=True)
 
 
 class NodeLifecycleServiceServicer(object):
@@ -53,6 +58,14 @@ class NodeLifecycleServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RestartEngines(self, request, context):
+        """Starts all engines of the pod anew in place, those of retired ranks too: the DP size of an instance is fixed. Answers
+        when the order is durable, before anything ends. Idempotent by (instance, generation).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeLifecycleServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +73,11 @@ def add_NodeLifecycleServiceServicer_to_server(servicer, server):
                     servicer.Stop,
                     request_deserializer=motor__ft_dot_v1_dot_node__lifecycle__pb2.StopRequest.FromString,
                     response_serializer=motor__ft_dot_v1_dot_node__lifecycle__pb2.StopResponse.SerializeToString,
+            ),
+            'RestartEngines': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestartEngines,
+                    request_deserializer=motor__ft_dot_v1_dot_node__lifecycle__pb2.RestartEnginesRequest.FromString,
+                    response_serializer=motor__ft_dot_v1_dot_node__lifecycle__pb2.RestartEnginesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +108,33 @@ class NodeLifecycleService(object):
             '/motor_ft.v1.NodeLifecycleService/Stop',
             motor__ft_dot_v1_dot_node__lifecycle__pb2.StopRequest.SerializeToString,
             motor__ft_dot_v1_dot_node__lifecycle__pb2.StopResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestartEngines(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/motor_ft.v1.NodeLifecycleService/RestartEngines',
+            motor__ft_dot_v1_dot_node__lifecycle__pb2.RestartEnginesRequest.SerializeToString,
+            motor__ft_dot_v1_dot_node__lifecycle__pb2.RestartEnginesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,10 @@ class NodeLifecycleServiceStub:
     def __new__(cls, channel: _aio.Channel) -> NodeLifecycleServiceAsyncStub: ...
     Stop: _grpc.UnaryUnaryMultiCallable[_node_lifecycle_pb2.StopRequest, _node_lifecycle_pb2.StopResponse]
     """Stops the pod: engines first, then the NodeManager itself, after it answered. Idempotent by (instance, generation)."""
+    RestartEngines: _grpc.UnaryUnaryMultiCallable[_node_lifecycle_pb2.RestartEnginesRequest, _node_lifecycle_pb2.RestartEnginesResponse]
+    """Starts all engines of the pod anew in place, those of retired ranks too: the DP size of an instance is fixed. Answers
+    when the order is durable, before anything ends. Idempotent by (instance, generation).
+    """
 
 @_typing.type_check_only
 class NodeLifecycleServiceAsyncStub(NodeLifecycleServiceStub):
@@ -43,6 +47,10 @@ class NodeLifecycleServiceAsyncStub(NodeLifecycleServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Stop: _aio.UnaryUnaryMultiCallable[_node_lifecycle_pb2.StopRequest, _node_lifecycle_pb2.StopResponse]  # type: ignore[assignment]
     """Stops the pod: engines first, then the NodeManager itself, after it answered. Idempotent by (instance, generation)."""
+    RestartEngines: _aio.UnaryUnaryMultiCallable[_node_lifecycle_pb2.RestartEnginesRequest, _node_lifecycle_pb2.RestartEnginesResponse]  # type: ignore[assignment]
+    """Starts all engines of the pod anew in place, those of retired ranks too: the DP size of an instance is fixed. Answers
+    when the order is durable, before anything ends. Idempotent by (instance, generation).
+    """
 
 class NodeLifecycleServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by every NodeManager; called by the leading Controller."""
@@ -54,5 +62,15 @@ class NodeLifecycleServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_node_lifecycle_pb2.StopResponse, _abc.Awaitable[_node_lifecycle_pb2.StopResponse]]:
         """Stops the pod: engines first, then the NodeManager itself, after it answered. Idempotent by (instance, generation)."""
+
+    @_abc_1.abstractmethod
+    def RestartEngines(
+        self,
+        request: _node_lifecycle_pb2.RestartEnginesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_node_lifecycle_pb2.RestartEnginesResponse, _abc.Awaitable[_node_lifecycle_pb2.RestartEnginesResponse]]:
+        """Starts all engines of the pod anew in place, those of retired ranks too: the DP size of an instance is fixed. Answers
+        when the order is durable, before anything ends. Idempotent by (instance, generation).
+        """
 
 def add_NodeLifecycleServiceServicer_to_server(servicer: NodeLifecycleServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from google.protobuf.duration_pb2 import Duration
 
 from motor_ft.model.command import MAX_REQUEST_ID_LENGTH, Command, ScaleDownPlan, valid_request_id
-from motor_ft.model.engine import EngineObservation, EngineStatus, Problem, RankOutcome
+from motor_ft.model.engine import EngineObservation, EngineStatus, PodEngine, Problem, RankOutcome
 from motor_ft.model.errors import FieldError
 from motor_ft.model.topology import Device, Endpoint, FtCapability, Registration
-from motor_ft.v1 import common_pb2, fault_report_pb2
+from motor_ft.v1 import common_pb2, fault_report_pb2, node_lifecycle_pb2
 from motor_ft.wire.enums import APPLY_OUTCOME, ENGINE_STATUS, FT_STATE, PROBLEM, ROLE
 
 _MAX_DURATION_SEC = 315_576_000_000  # 10,000 years, as the well-known type says
@@ -166,6 +166,27 @@ def outcome_from_pb(message: common_pb2.RankOutcome, path: str = "outcome") -> R
         detail=message.detail,
         observation=natural(message.observation, f"{path}.observation"),
         engine_request_id=message.engine_request_id,
+    )
+
+
+def pod_engine_to_pb(engine: PodEngine) -> node_lifecycle_pb2.PodEngine:
+    """Return the message of one engine of a pod."""
+    return node_lifecycle_pb2.PodEngine(
+        dp_rank=engine.rank,
+        engine_incarnation=engine.incarnation,
+        status=ENGINE_STATUS.to_pb(engine.status),
+        headless=engine.headless,
+    )
+
+
+def pod_engine_from_pb(message: node_lifecycle_pb2.PodEngine, path: str = "engine") -> PodEngine:
+    """Read one engine of a pod."""
+    demand(bool(message.engine_incarnation), f"{path}.engine_incarnation", "must be present")
+    return PodEngine(
+        natural(message.dp_rank, f"{path}.dp_rank"),
+        message.engine_incarnation,
+        ENGINE_STATUS.from_pb(message.status, f"{path}.status"),
+        message.headless,
     )
 
 

@@ -45,6 +45,7 @@ POLICIES: PolicyTable = {
     "/motor_ft.v1.NodeManagerService/WatchStatus": _FENCED,
     # Idempotent by (instance, generation), not by request id: the servicer's own rule.
     "/motor_ft.v1.NodeLifecycleService/Stop": _FENCED,
+    "/motor_ft.v1.NodeLifecycleService/RestartEngines": _FENCED,
     "/motor_ft.v1.FaultReportService/FaultReport": _OPEN,
     "/motor_ft.v1.FaultReportService/ReportSoftwareFault": _OPEN,
     "/motor_ft.v1.ControllerService/GetInstance": _OPEN,

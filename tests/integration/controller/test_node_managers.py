@@ -83,6 +83,9 @@ class NodeManager(
     async def Stop(self, request: node_lifecycle_pb2.StopRequest, context: Context) -> Any:
         return await self._answer(request, context)
 
+    async def RestartEngines(self, request: node_lifecycle_pb2.RestartEnginesRequest, context: Context) -> Any:
+        return await self._answer(request, context)
+
     async def WatchStatus(
         self, request: node_manager_pb2.WatchStatusRequest, context: Context
     ) -> AsyncIterator[node_manager_pb2.WatchStatusResponse]:

@@ -22,19 +22,23 @@ from motor_ft.wire.convert import command_to_header, duration_to_pb, plan_to_pb
 from motor_ft.wire.metrics import RpcMetrics
 from motor_ft.wire.policy import POLICIES
 from motor_ft.wire.server import RpcServer
+from motor_ft.wire.tasks import Tasks
 from nodemanager.clock import SystemClock
 from nodemanager.core.guard import BootTime
+from nodemanager.core.health import DeathReport
 from nodemanager.core.state import NodeState, started, welcomed
 from nodemanager.engines import EngineClient
 from nodemanager.journal import Journal
 from nodemanager.metrics import NodeMetrics
 from nodemanager.pod import Pod
+from nodemanager.relaunch import Relaunch
 from nodemanager.rpc.ledger import Ledger
 from nodemanager.rpc.local import LocalNode
 from nodemanager.rpc.node_lifecycle import NodeLifecycleServicer
 from nodemanager.rpc.node_manager import NodeManagerServicer
 from nodemanager.service import FtService
 from nodemanager.store_port import StorePort
+from nodemanager.suicide import SuicideWatch
 from nodemanager.supervisor import EngineSpec, Supervisor
 from nodemanager.watcher import Watcher
 from tests.integration.nodemanager.gateway import ScriptedGateway, serve
@@ -72,7 +76,12 @@ class Node:
     """One pod of an instance of four ranks; ``launched`` have a process, the others only an endpoint, 3 is headless."""
 
     def __init__(
-        self, directory: Path, gateway: ScriptedGateway, ranks: Sequence[int], launched: Sequence[int]
+        self,
+        directory: Path,
+        gateway: ScriptedGateway,
+        ranks: Sequence[int],
+        launched: Sequence[int],
+        engine: Sequence[str] = SLEEP,
     ) -> None:
         self.gateway = gateway
         self.directory = directory
@@ -80,7 +89,9 @@ class Node:
         self.clock = TestClock()
         self.stops = asyncio.Event()
         self.first_port = free_port()
+        self.deaths: list[DeathReport] = []
         self._launched = launched
+        self._engine = tuple(engine)
         self._ids = count()
 
     @asynccontextmanager
@@ -98,13 +109,13 @@ class Node:
         endpoints = [Endpoint(rank, "127.0.0.1", 8000 + rank, headless=rank == 3) for rank in self.ranks]
         self.pod = Pod(endpoints, self.journal, clock, metrics=metrics)
         self.supervisor = Supervisor(
-            [EngineSpec(rank, SLEEP if rank in self._launched else ()) for rank in self.ranks],
+            [EngineSpec(rank, self._engine if rank in self._launched else ()) for rank in self.ranks],
             self.journal,
             clock,
             new_id=lambda: f"id{next(self._ids)}",
-            on_death=self.pod.died,
+            on_death=self._died,
             log_dir=self.directory,
-            pattern=re.compile("nothing"),
+            pattern=re.compile("VLLM::"),
             stop_grace_sec=5.0,
         )
         stack.push_async_callback(lambda: self.supervisor.stop(adopted=False))
@@ -132,6 +143,10 @@ class Node:
         self.ledger = Ledger(self.journal, self.service, clock)
         self.local = LocalNode(self.service, self.ledger, self.journal)
         self.watcher = Watcher(self.pod, engines, self.supervisor, self.journal, Backoff(0.01, 0.05, 2.0, lambda: 0.0))
+        self.suicide = SuicideWatch(self.pod, self.journal, clock, enabled=True, on_due=lambda: None)
+        tasks = Tasks("node")
+        stack.push_async_callback(tasks.close)
+        self.relaunch = Relaunch(self.supervisor, self.watcher, self.suicide, self.pod, tasks)
         await self._serve(stack)
 
     async def _serve(self, stack: AsyncExitStack) -> None:
@@ -146,7 +161,7 @@ class Node:
         add = node_manager_pb2_grpc.add_NodeManagerServiceServicer_to_server
         server.add("motor_ft.v1.NodeManagerService", add, servicer)
         add_lifecycle = node_lifecycle_pb2_grpc.add_NodeLifecycleServiceServicer_to_server
-        lifecycle = NodeLifecycleServicer(self.journal, self.stops.set)
+        lifecycle = NodeLifecycleServicer(self.journal, self.pod, self.relaunch, self.stops.set)
         server.add("motor_ft.v1.NodeLifecycleService", add_lifecycle, lifecycle)
         stack.push_async_callback(lambda: server.stop(0.5))
         channel = open_channel(f"127.0.0.1:{await server.start()}", peer="node")
@@ -163,6 +178,10 @@ class Node:
     async def join(self, instance_id: int = INSTANCE, epoch: int = EPOCH, *, on: bool = True) -> None:
         """What Welcome does."""
         await self.journal.update(lambda state: welcomed(state, instance_id, epoch, 0, scale_down_on=on))
+
+    def _died(self, death: DeathReport) -> None:
+        self.deaths.append(death)
+        self.pod.died(death)
 
     @property
     def state(self) -> NodeState:
