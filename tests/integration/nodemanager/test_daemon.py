@@ -82,8 +82,11 @@ class Pod:
         finally:
             await channel.close()
 
+    def engines(self) -> dict[int, str]:
+        return {e.dp_rank: e.engine_incarnation for e in self.snapshot.snapshot.registered}
+
     def plan(self) -> ScaleDownPlan:
-        own = {e.dp_rank: e.engine_incarnation for e in self.snapshot.snapshot.registered}
+        own = self.engines()
         return freeze_plan(INSTANCE, 1, frozenset({1}), {0: own[0], 2: "far2", 3: "far3"})
 
 
@@ -227,6 +230,24 @@ async def test_an_engine_that_ends_is_reported_and_dies_with_a_killed_node_manag
         assert message.process_death.pid == first.pid
         await process.kill()
         await until(lambda: not second.is_running() or second.status() == psutil.STATUS_ZOMBIE)
+
+
+async def test_a_restart_of_the_engines_outlives_a_killed_node_manager(
+    tmp_path: Path, controller: ScriptedController, gateway_address: str
+) -> None:
+    """Killed right after the answer: its next start launches the engines, and a repeat gets the first answer."""
+    engines = [{"rank": rank, "port": 8000 + rank, "command": SLEEP} for rank in (0, 1)]
+    pod = Pod(tmp_path, controller, engines=engines, gateway={"address": gateway_address})
+    order = node_lifecycle_pb2.RestartEnginesRequest(header=command_to_header(OP), timeout=duration_to_pb(600))
+    async with pod.running() as (process, _), pod.stubs() as (_, lifecycle):
+        before = pod.engines()
+        first = await call(lifecycle.RestartEngines, order, timeout=10)
+        assert {engine.dp_rank: engine.engine_incarnation for engine in first.engines} == before
+        await process.kill()
+    async with pod.running() as (process, _), pod.stubs() as (_, lifecycle):
+        assert len(psutil.Process(process.pid).children()) == 2
+        assert await call(lifecycle.RestartEngines, order, timeout=10) == first
+        assert not set(before.values()) & set(pod.engines().values())
 
 
 async def test_the_hosted_gateway_reads_engines_and_serves_rest(tmp_path: Path, controller: ScriptedController) -> None:

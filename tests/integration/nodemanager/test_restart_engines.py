@@ -104,13 +104,15 @@ async def test_new_engines_get_the_ports_of_the_old_and_are_watched_with_their_d
         await node.join()
         await until(lambda: len(pids()) == 2)
         node.relaunch.watch()
-        await until(lambda: node.state.ready)
+        await until(lambda: gateway.watches)
+        gateway.watches.clear()
         before = node.incarnation(0)
+        await gateway.say(0, UNKNOWN, problem=UNREACHABLE)
         await restart(node)
         await until(lambda: len(pids()) == 4)
         assert not any(map(runs, pids()[:2]))
-        await until(lambda: node.state.ready)
-        await until(lambda: len(gateway.watches) > 1)
+        await gateway.say(0, HEALTHY)
+        await until(lambda: gateway.watches)
         assert node.deaths == []
         (core,) = set(pids()[2:]) - {node.state.engines[0].pid}
         os.kill(core, signal.SIGKILL)
@@ -212,9 +214,9 @@ async def test_the_relaunch_freezes_suicide_on_its_own_for_its_time(engines: Nod
     await engines.guard(command(), 60)
     await restart(engines, timeout=300)
     engines.suicide.freeze(0)
-    await engines.finalize(command(generation=2), commit=False)
+    engines.clock.ahead += 60
     assert not due(engines), "neither the end of the collection nor that of the guard thaws the relaunch"
-    engines.clock.ahead += 300
+    engines.clock.ahead += 240
     assert due(engines), "it thaws by itself"
 
 
