@@ -126,11 +126,15 @@ class Adapter:
 
 
 class _Held:
-    """One fault: what each adapter says of it, and all names of its node."""
+    """One fault: what each adapter says of it."""
 
     def __init__(self) -> None:
         self.said: dict[str, HardwareFault] = {}
-        self.names: set[str] = set()
+
+    @property
+    def names(self) -> set[str]:
+        """All names of its node that are used now."""
+        return {name for fault in self.said.values() for name in (fault.node, fault.node_ip) if name}
 
     @property
     def merged(self) -> HardwareFault | None:
@@ -251,26 +255,25 @@ class HardwareDesk:
         elif adapter.faults.pop(key, None) is None:
             return
         held = self._held.setdefault(key, _Held())
-        before = held.merged
+        before, names = held.merged, held.names
         if fault is None:
             del held.said[adapter.name]
         else:
             held.said[adapter.name] = fault
-            held.names |= {fault.node, fault.node_ip} - {""}
         after = held.merged
-        self._index(key, held)
+        self._index(key, held, names)
         if after != before:
-            for watcher in {watcher for name in held.names for watcher in self._watchers.get(name, ())}:
+            for watcher in {watcher for name in names | held.names for watcher in self._watchers.get(name, ())}:
                 watcher.hardware_changed(key, after, new=new and before is None)
 
-    def _index(self, key: FaultKey, held: _Held) -> None:
-        for name in held.names:
-            if held.said:
-                self._by_node[name].add(key)
-            else:
-                self._by_node[name].discard(key)
-                if not self._by_node[name]:
-                    del self._by_node[name]
+    def _index(self, key: FaultKey, held: _Held, names: set[str]) -> None:
+        """Find the fault by all names of its node, and no longer by those that are not used any more."""
+        for name in held.names - names:
+            self._by_node[name].add(key)
+        for name in names - held.names:
+            self._by_node[name].discard(key)
+            if not self._by_node[name]:
+                del self._by_node[name]
         if not held.said:
             del self._held[key]
 

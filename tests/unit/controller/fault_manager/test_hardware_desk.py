@@ -95,6 +95,17 @@ async def test_only_the_watchers_of_a_node_by_name_or_by_address_are_told() -> N
     assert world.known("node-b") == []
 
 
+async def test_a_node_is_known_by_the_address_that_it_has_now() -> None:
+    """However many it has had."""
+    world = World()
+    moved = [replace(card(), node_ip=f"ip-{number}") for number in range(3)]
+    by_old_address = Watcher()
+    world.desk.watch(by_old_address, frozenset({"ip-0"}))
+    await world.tell(world.attach(), *moved)
+    assert by_old_address.faults() == moved[:2]
+    assert [world.known(name) for name in ("ip-0", "ip-1", "ip-2", "node-a")] == [[], [], moved[2:], moved[2:]]
+
+
 async def test_a_watcher_may_change_its_nodes_and_leave() -> None:
     world = World()
     stream = world.attach()
