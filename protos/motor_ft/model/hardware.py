@@ -17,10 +17,9 @@ class FaultLevel(StrEnum):
     L6 = "L6"
     UNKNOWN = "unknown"
 
-    @property
-    def severity(self) -> int:
+    def __init__(self, name: str) -> None:
+        self.severity = int(name[1:]) if name.startswith("L") else 1
         """1 to 6; larger is graver."""
-        return 1 if self is FaultLevel.UNKNOWN else int(self.value[1:])
 
 
 class Card(NamedTuple):
