@@ -97,6 +97,7 @@ async def _receive_all(
     outbox: Outbox,
 ) -> None:
     """Deliver until the reporter ends the stream or is cut; raises FtError when we end it."""
+    refused: set[Reason] = set()
     while not outbox.cut:
         try:
             request = await _receive(requests, attachment.welcome.heartbeat_ttl_sec)
@@ -107,7 +108,9 @@ async def _receive_all(
         except FtError as error:
             if error.reason in _ENDS_STREAM:
                 raise
-            _log.info("report rejected", sequence=request.sequence, reason=error.reason, text=error.message)
+            log = _log.debug if error.reason in refused else _log.info  # a storm is not written down one by one
+            log("report rejected", sequence=request.sequence, reason=error.reason, text=error.message)
+            refused.add(error.reason)
             outbox.put(_rejected(request.sequence, error))
         outbox.acknowledge(request.sequence)
 
