@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from controller.core.reports import EngineFault, EngineHealthy, ProcessDeath
-from motor_ft.model.engine import EngineStatus, EvidenceSource
+from motor_ft.model.engine import EngineObservation, EngineStatus, EvidenceSource
 from motor_ft.model.topology import Endpoint
 
 FAULTY = frozenset({EngineStatus.UNHEALTHY, EngineStatus.DEAD})
@@ -14,12 +14,14 @@ FAULTY = frozenset({EngineStatus.UNHEALTHY, EngineStatus.DEAD})
 class RankEvidence:
     """One slot.
 
+    ``observation`` is the counter of the newest reading of this incarnation; one that is older says nothing any more.
     ``reading`` is the newest U or D that an engine reading gave; ``exited`` says that a process of this incarnation
     ended, which no reading takes back. ``shown`` is the last status seen, for people. The first-seen times outlive a
     change between U and D and end with HEALTHY or a new incarnation.
     """
 
     incarnation: str = ""
+    observation: int = 0
     shown: EngineStatus = EngineStatus.UNKNOWN
     reading: EngineStatus | None = None
     source: EvidenceSource | None = None
@@ -86,7 +88,8 @@ def recalled(engines: Iterable[Endpoint], baseline: Iterable[int]) -> Evidence:
 def on_fault(evidence: Evidence, fault: EngineFault, now: float) -> Evidence:
     """A reading that is not healthy. Without a source it is shown and changes no evidence."""
     seen = fault.observation
-    slot = _same_engine(evidence.slot(seen.rank), seen.incarnation)
+    if (slot := _read(evidence.slot(seen.rank), seen)) is None:
+        return evidence
     slot = replace(slot, shown=seen.status, detail=seen.detail or seen.fault_info)
     if fault.source is not None:
         slot = _judged(slot, fault, fault.source, now)
@@ -107,7 +110,8 @@ def _judged(slot: RankEvidence, fault: EngineFault, source: EvidenceSource, now:
 def on_healthy(evidence: Evidence, healthy: EngineHealthy, now: float) -> Evidence:
     """HEALTHY takes back U and D of readings of the same incarnation, never a process exit."""
     seen = healthy.observation
-    slot = _same_engine(evidence.slot(seen.rank), seen.incarnation)
+    if (slot := _read(evidence.slot(seen.rank), seen)) is None:
+        return evidence
     slot = replace(slot, shown=seen.status, reading=None, source=None, detail="", first_unhealthy=None)
     if not slot.exited:
         slot = replace(slot, first_dead=None)
@@ -156,6 +160,14 @@ def survivor_seen_unhealthy(evidence: Evidence, ranks: frozenset[int]) -> dict[i
     """First U of each rank of ``ranks`` that is U; the engine's recovery window runs from there."""
     times = {rank: evidence.slot(rank).first_unhealthy for rank in ranks & evidence.unhealthy}
     return {rank: since for rank, since in times.items() if since is not None}
+
+
+def _read(slot: RankEvidence, seen: EngineObservation) -> RankEvidence | None:
+    """The slot for this reading, or None when a later one of the same engine is known (one without a counter is)."""
+    slot = _same_engine(slot, seen.incarnation)
+    if 0 < seen.observation < slot.observation:
+        return None
+    return replace(slot, observation=max(seen.observation, slot.observation))
 
 
 def _same_engine(slot: RankEvidence, incarnation: str) -> RankEvidence:
