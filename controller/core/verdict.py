@@ -31,7 +31,7 @@ def judge_ready(seen: EngineObservation) -> Judgement:
         return Judgement(Verdict.FAILED, f"{rank} could not be read ({seen.problem}): {seen.detail}")
     if seen.status is EngineStatus.DEAD:
         return Judgement(Verdict.DEAD, f"{rank} is dead")
-    if seen.ft_state is FtState.FAILED:
+    if seen.command_failed:
         return Judgement(Verdict.FAILED, f"{rank} shows a failed command: {seen.ft_error}")
     if seen.status is EngineStatus.UNHEALTHY and seen.ft_state is FtState.NONE:
         return Judgement(Verdict.GO)
@@ -50,7 +50,7 @@ def judge_recovery(seen: EngineObservation, incarnation: str, accepted: RankOutc
         return Judgement(Verdict.FAILED, f"{rank} could not be read ({seen.problem}): {seen.detail}")
     if seen.status is EngineStatus.DEAD:
         return Judgement(Verdict.FAILED, f"{rank} is dead: {seen.ft_error}".removesuffix(": "))
-    if seen.ft_state is FtState.FAILED and seen.last_ft_request_id in {request_id, accepted.engine_request_id}:
+    if seen.command_failed and seen.last_ft_request_id in {request_id, accepted.engine_request_id}:
         return Judgement(Verdict.FAILED, f"{rank} failed: {seen.ft_error}")
     if seen.status is EngineStatus.HEALTHY and seen.ft_state is FtState.NONE:
         return Judgement(Verdict.GO)

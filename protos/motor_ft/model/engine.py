@@ -77,6 +77,11 @@ class EngineObservation:
     problem: Problem = Problem.NONE
     detail: str = ""
 
+    @property
+    def command_failed(self) -> bool:
+        """The last command failed. Dialect (a) of engine-contract section 1.4 has no ``ft_state``, only the error."""
+        return self.ft_state is FtState.FAILED or bool(self.ft_error)
+
     def content(self) -> tuple[object, ...]:
         """Everything that makes a change worth a report (recovery.md section 8)."""
         return (

@@ -1,5 +1,7 @@
 """What a reading of a survivor means before and after apply (recovery.md section 5, steps 5 and 9)."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +45,12 @@ def test_before_apply(seen: EngineObservation, verdict: Verdict, text: str) -> N
     assert judge_ready(seen) == Judgement(verdict, text)
 
 
+def test_an_error_without_a_command_state_is_a_failed_command_too() -> None:
+    """Dialect (a) has no command state."""
+    seen = read(0, UNHEALTHY, ft_error="wait timeout")
+    assert judge_ready(seen) == Judgement(OVER, "rank 0 shows a failed command: wait timeout")
+
+
 # --- after apply ---
 
 
@@ -66,13 +74,22 @@ def test_a_fresh_healthy_is_success_although_recovering_was_never_seen() -> None
     assert recovery(read(0, HEALTHY, observation=99)) == Judgement(GO)
 
 
+@pytest.mark.parametrize("state", [NONE, FAILED])
 @pytest.mark.parametrize("last_id", [OURS, "engine-1"])
-def test_failed_with_our_id_ends_it_under_either_name_of_the_request(last_id: str) -> None:
-    failed = read(0, UNHEALTHY, FAILED, observation=8, last_id=last_id, ft_error="vote failed")
+def test_failed_with_our_id_ends_it_under_either_name_of_the_request(last_id: str, state: FtState) -> None:
+    """Where the engine makes the ids, the name is that of its 202, and the error is all that it shows."""
+    failed = read(0, UNHEALTHY, state, observation=8, last_id=last_id, ft_error="vote failed")
     assert recovery(failed) == Judgement(OVER, "rank 0 failed: vote failed")
 
 
+def test_a_healthy_engine_that_has_refused_our_command_is_no_success() -> None:
+    refused = read(0, HEALTHY, observation=8, last_id="engine-1", ft_error="status is HEALTHY")
+    assert recovery(refused).verdict is OVER
+    assert recovery(replace(refused, last_ft_request_id="of somebody else")).verdict is GO
+
+
 def test_failed_of_an_earlier_id_is_stale_and_ignored() -> None:
+    assert recovery(read(0, UNHEALTHY, observation=8, last_id="earlier", ft_error="wait timeout")).verdict is WAIT
     assert recovery(read(0, UNHEALTHY, FAILED, observation=8, last_id="earlier")).verdict is WAIT
     assert recovery(read(0, HEALTHY, FAILED, observation=8, last_id="earlier")).verdict is WAIT
 
