@@ -1,14 +1,15 @@
-"""The static gate: may this instance be scaled down at all? (RFC section 5, step 2)"""
+"""The static gate: may engines of this instance be told to do this at all? (RFC section 5, step 2)"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from motor_ft.model.engine import Instruction
 from motor_ft.model.topology import FtCapability
 
 
 class GateReason(StrEnum):
-    """Every static reason against a scale-down. Fused MC2 and the number of experts left are none."""
+    """Every static reason. Fused MC2 and the number of experts left are none."""
 
     FEATURE_DISABLED = "FEATURE_DISABLED"
     ENGINE_FT_REQUIRED = "ENGINE_FT_REQUIRED"
@@ -20,6 +21,12 @@ class GateReason(StrEnum):
     NO_SURVIVOR = "NO_SURVIVOR"
     CAPABILITY_MISSING = "CAPABILITY_MISSING"
     CAPABILITY_MISMATCH = "CAPABILITY_MISMATCH"
+
+
+REMOVAL = frozenset(
+    {GateReason.ENGINE_SCALE_DOWN_UNSUPPORTED, GateReason.EPLB_REQUIRED, GateReason.EXPERT_REDUNDANCY_REQUIRED}
+)
+"""Reasons against removing a rank; a retry, which keeps all of them, is possible in spite of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,7 @@ def check_gate(
     scale_down_enabled: bool,
     capabilities: Iterable[FtCapability | None],
     survivors: int,
+    instruction: Instruction = Instruction.SCALE_DOWN,
 ) -> GateResult:
     """Collect every reason; capabilities are those of all pods, None where a pod stated none."""
     stated = list(capabilities)
@@ -54,6 +62,8 @@ def check_gate(
         found.add(GateReason.CAPABILITY_MISMATCH)
     for capability in known:
         found |= _against(capability)
+    if instruction is Instruction.RETRY:
+        found -= REMOVAL
     return GateResult(tuple(reason for reason in GateReason if reason in found))
 
 

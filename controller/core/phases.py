@@ -16,6 +16,8 @@ class Phase(StrEnum):
     RECONFIGURING = "RECONFIGURING"
 
 
+STABLE = frozenset({Phase.NORMAL, Phase.SCALED_DOWN_RUNNING})
+
 MOVES: dict[Phase, frozenset[Phase]] = {
     Phase.NORMAL: frozenset({Phase.DECIDING, Phase.RECONFIGURING}),
     Phase.SCALED_DOWN_RUNNING: frozenset({Phase.DECIDING, Phase.RECONFIGURING}),
@@ -36,12 +38,12 @@ MOVES: dict[Phase, frozenset[Phase]] = {
             Phase.SCALED_DOWN_RUNNING,
         }
     ),
-    Phase.SCALING_DOWN: frozenset({Phase.POST_SCALE_CLEANUP, Phase.RECONFIGURING}),
+    # Back to the stable phase before: a fast recovery, which removes nobody.
+    Phase.SCALING_DOWN: frozenset({Phase.POST_SCALE_CLEANUP, Phase.RECONFIGURING}) | STABLE,
     Phase.POST_SCALE_CLEANUP: frozenset({Phase.SCALED_DOWN_RUNNING}),
     Phase.RECONFIGURING: frozenset({Phase.NORMAL, Phase.SCALED_DOWN_RUNNING}),
 }
 
-STABLE = frozenset({Phase.NORMAL, Phase.SCALED_DOWN_RUNNING})
 WINDOW = frozenset(
     {
         Phase.DECIDING,

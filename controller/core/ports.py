@@ -114,14 +114,14 @@ class GuardGrant:
 
 @dataclass(frozen=True, slots=True)
 class ApplyOrder:
-    """What one NodeManager applies to its ranks."""
+    """What one NodeManager applies to its ranks; a retry has neither removed ranks nor a store."""
 
     instruction: Instruction
-    ranks: tuple[int, ...]
-    removed: tuple[int, ...]
-    dp_master_ip: str
-    dp_store_port: int | None
-    plan_hash: str
+    ranks: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+    dp_master_ip: str = ""
+    dp_store_port: int | None = None
+    plan_hash: str = ""
 
 
 class NodeManagers(Protocol):

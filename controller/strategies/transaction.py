@@ -1,4 +1,4 @@
-"""Performs the effects of the scale-down transaction and feeds the answers back (RFC section 5).
+"""Performs the effects of a transaction and feeds the answers back (RFC section 5).
 
 The decisions are all in ``controller.core.transaction``; this file only sends, writes and waits.
 """
@@ -32,10 +32,10 @@ REFUSALS = frozenset(
 """Answers to Finalize that asking again cannot change."""
 
 
-class DpScaleDownStrategy:
-    """One transaction of one instance."""
+class TransactionStrategy:
+    """One transaction of one instance; ``name`` is given by the subclass."""
 
-    name = "dp_scale_down"
+    name: str
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class DpScaleDownStrategy:
 
     async def execute(self) -> StrategyResult:
         """Run the machine until it is done; raises NOT_LEADER, and what an effect raised that is no FtError."""
-        tasks = Tasks(f"scale-down-{self._spec.instance_id}", lambda _, error: self._events.put_nowait(error))
+        tasks = Tasks(f"{self.name}-{self._spec.instance_id}", lambda _, error: self._events.put_nowait(error))
         self._runtime.show(request_id=self._spec.request_id)
         try:
             state, effects = begin(self._spec)

@@ -1,4 +1,7 @@
-"""The scale-down transaction as a pure state machine (RFC section 5, recovery.md section 5).
+"""The transaction as a pure state machine (RFC section 5, recovery.md section 5).
+
+Its instruction is ``scale_down``, which removes ranks, or ``retry`` (fast recovery, recovery.md section 8), which does
+not: all active ranks are UNHEALTHY, each is told to retry, and the instance goes back to the phase before.
 
 ``begin`` and ``advance`` return the next state and the effects to perform; a strategy performs them and feeds the
 answers back. One request id, one frozen plan, apply at most once, no second attempt. ``TABLE`` says which event means
@@ -23,7 +26,7 @@ from controller.core.transaction.state import (
     reverted,
 )
 
-__all__ = ["TABLE", "Advance", "Limits", "Outcome", "Spec", "Step", "Transaction", "advance", "begin"]
+__all__ = ["RETRY_TABLE", "TABLE", "Advance", "Limits", "Outcome", "Spec", "Step", "Transaction", "advance", "begin"]
 
 Handler = Callable[[Transaction, Any, float], Advance]
 
@@ -69,8 +72,20 @@ TABLE: dict[Step, dict[type[fx.Event], Handler]] = {
     Step.DONE: {},
 }
 
+_UNSENT = (Step.BEGINNING, Step.GUARDING, Step.OBSERVING, Step.FREEZING, Step.WITHDRAWING)
+_SENT = (Step.ARMING, Step.APPLYING, Step.POLLING, Step.CLEANING, Step.PUBLISHING)
+_ENDING = (Step.ABORTING, Step.REVERTING, Step.DONE)
+RETRY_TABLE: dict[Step, dict[type[fx.Event], Handler]] = {
+    **{step: TABLE[step] | {fx.Died: prepare.death_cancels} for step in _UNSENT},
+    **{step: TABLE[step] for step in _SENT + _ENDING},
+    Step.RELEASING: {fx.Finalized: apply.released},
+}
+"""A retry goes the same way, but removes nobody: a death that is told before SCALING_DOWN is written cancels it, and
+there is nothing to commit."""
+
 
 def advance(state: Transaction, event: fx.Event, now: float) -> Advance:
     """One step at monotonic time ``now``; an event that means nothing in this step changes nothing."""
-    handler = TABLE[state.step].get(type(event))
+    table = RETRY_TABLE if state.spec.retries else TABLE
+    handler = table[state.step].get(type(event))
     return handler(state, event, now) if handler else (state, ())

@@ -23,21 +23,21 @@ from controller.core.transaction.state import (
 )
 from controller.core.verdict import Judgement, Verdict, judge_recovery, worst
 from motor_ft.model.command import ScaleDownPlan
-from motor_ft.model.engine import ApplyOutcome, Instruction
+from motor_ft.model.engine import ApplyOutcome
 
 
 def apply_all(state: Transaction) -> Advance:
     """The one dispatch: the same order to every group of survivors."""
     plan = _plan(state)
     groups = [participant for participant in state.participants if participant.survivors]
-    order = ApplyOrder(
-        instruction=Instruction.SCALE_DOWN,
-        ranks=(),
-        removed=plan.removed,
-        dp_master_ip=endpoint_ip(state.spec.pods, plan.lowest_survivor),
-        dp_store_port=state.dp_store_port,
-        plan_hash=plan.plan_hash,
-    )
+    order = ApplyOrder(state.spec.instruction, plan_hash=plan.plan_hash)
+    if not state.spec.retries:
+        order = replace(
+            order,
+            removed=plan.removed,
+            dp_master_ip=endpoint_ip(state.spec.pods, plan.lowest_survivor),
+            dp_store_port=state.dp_store_port,
+        )
     state = replace(state, step=Step.APPLYING, waiting=frozenset(group.address for group in groups))
     return state, tuple(fx.Apply(group.address, replace(order, ranks=group.survivors)) for group in groups)
 
@@ -96,8 +96,22 @@ def _judge_recovery(state: Transaction, now: float) -> Advance:
         return fail(state, FailureCode.ENGINE_FAILED, group.text)
     if group.verdict is Verdict.WAIT:
         return state, ()
-    marks = {**state.marks, "healthy": now}
-    return guard_all(replace(state, step=Step.RENEWING, wake_at=None, marks=marks))
+    learned = tuple(state.seen[rank] for rank in sorted(state.survivors))
+    state = replace(state, wake_at=None, learned=learned, marks={**state.marks, "healthy": now})
+    return _release(state) if state.spec.retries else guard_all(replace(state, step=Step.RENEWING))
+
+
+def _release(state: Transaction) -> Advance:
+    """Nobody was removed, so there is nothing to commit: the guards are given back."""
+    addresses = [participant.address for participant in state.participants]
+    state = replace(state, step=Step.RELEASING, waiting=frozenset(addresses))
+    return state, tuple(fx.Finalize(address, commit=False) for address in addresses)
+
+
+def released(state: Transaction, event: fx.Finalized, now: float) -> Advance:
+    """A guard that could not be given back ends by itself; the engines have recovered all the same."""
+    state = replace(state, waiting=state.waiting - {event.address})
+    return (state, ()) if state.waiting else _record(replace(state, step=Step.CLEANING))
 
 
 def _recovery(state: Transaction) -> Judgement:
@@ -169,11 +183,11 @@ def _commit_failed(state: Transaction) -> Advance:
 
 
 def _record(state: Transaction) -> Advance:
-    """After the commit nothing is taken back: the write is repeated until it is stored."""
+    """The engines have changed and nothing is taken back: the write is repeated until it is stored."""
     state = replace(state, persisting=True, wake_at=None)
     if state.step is Step.RECORDING:
         return state, (fx.Persist(Phase.POST_SCALE_CLEANUP, dead_committed=state.cumulative),)
-    return state, (fx.Persist(Phase.SCALED_DOWN_RUNNING),)
+    return state, (fx.Persist(state.spec.serving_phase),)
 
 
 def record_again(state: Transaction, event: fx.Tick, now: float) -> Advance:
@@ -188,7 +202,7 @@ def recorded(state: Transaction, event: fx.Persisted, now: float) -> Advance:
         return replace(state, wake_at=now + state.spec.limits.poll_interval), ()
     if state.step is Step.RECORDING:
         return _record(replace(state, step=Step.CLEANING, phase=Phase.POST_SCALE_CLEANUP))
-    state = replace(state, step=Step.PUBLISHING, phase=Phase.SCALED_DOWN_RUNNING, withdrawn=False)
+    state = replace(state, step=Step.PUBLISHING, phase=state.spec.serving_phase, withdrawn=False)
     return state, (fx.Publish(),)
 
 

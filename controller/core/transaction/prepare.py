@@ -1,5 +1,6 @@
 """From the first guard to the last check before apply (recovery.md section 5, steps 2 to 8)."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from controller.core import effects as fx
@@ -30,17 +31,17 @@ from controller.core.transaction.state import (
 )
 from controller.core.verdict import Verdict, judge_ready, still_dead, worst
 from motor_ft.model.command import freeze_plan
-from motor_ft.model.engine import EngineStatus, EvidenceSource
+from motor_ft.model.engine import EngineObservation, EngineStatus, EvidenceSource
 
 NO_SURVIVOR = "no survivor is left"
 
 
 def begin(spec: Spec) -> Advance:
     """Start: a duplicate ends at once, anything else is written down as DECIDING first."""
-    removed = spec.active & spec.candidates.keys()
+    removed = frozenset() if spec.retries else spec.active & spec.candidates.keys()
     unreachable = frozenset(r for r in removed if spec.candidates[r] is EvidenceSource.STATUS_UNREACHABLE)
     state = Transaction(spec, Step.BEGINNING, spec.previous_phase, removed, unreachable)
-    if removed:
+    if removed or spec.retries:
         return persist(state, Phase.DECIDING)
     ranks = sorted(spec.candidates)
     if not ranks or not spec.dead_committed.issuperset(ranks):
@@ -59,6 +60,7 @@ def begun(state: Transaction, event: fx.Persisted, now: float) -> Advance:
         scale_down_enabled=spec.scale_down_enabled,
         capabilities=[pod.capability for pod in spec.pods],
         survivors=len(state.survivors),
+        instruction=spec.instruction,
     )
     state = replace(state, persisting=False, phase=Phase.DECIDING, gate=gate)
     if state.cancelled:
@@ -112,6 +114,8 @@ def _judge_round(state: Transaction, now: float) -> Advance:
         return fail(state, FailureCode.ENGINE_FAILED, "; ".join(state.errors))
     if unread := sorted(state.survivors - state.seen.keys()):
         return fail(state, FailureCode.ENGINE_FAILED, f"ranks {unread} are missing in the answers")
+    if refuted := _refuted(state, state.seen.values()):
+        return cancel(refuted)
     judgements = {rank: judge_ready(state.seen[rank]) for rank in state.survivors}
     state = remove(state, frozenset(rank for rank, j in judgements.items() if j.verdict is Verdict.DEAD))
     group = worst(judgements, state.survivors)
@@ -183,7 +187,23 @@ def recanted(state: Transaction, event: fx.Pushed, now: float) -> Advance:
     judgement = judge_ready(seen)
     if judgement.verdict is Verdict.GO:
         return state, ()
+    if state.step is not Step.ARMING and (refuted := _refuted(state, [seen])):
+        return refuted, ()
     return replace(state, doomed=f"{judgement.text} after the plan was frozen"), ()
+
+
+def _refuted(state: Transaction, readings: Iterable[EngineObservation]) -> Transaction | None:
+    """A retry is for a group that is UNHEALTHY as a whole: when one is not, the decision is taken anew."""
+    others = tuple(seen for seen in readings if seen.status in {EngineStatus.HEALTHY, EngineStatus.DEAD})
+    if not (state.spec.retries and others):
+        return None
+    texts = ", ".join(f"rank {seen.rank} is {seen.status}" for seen in others)
+    return replace(state, learned=others, cancelled=texts)
+
+
+def death_cancels(state: Transaction, event: fx.Died, now: float) -> Advance:
+    """A rank has died before a retry was sent: there is somebody to remove now, so the decision is taken anew."""
+    return cancelled(state, fx.Cancel(f"rank {event.rank} died ({event.source})"), now)
 
 
 def cancelled(state: Transaction, event: fx.Cancel, now: float) -> Advance:
@@ -227,12 +247,13 @@ def rechecked(state: Transaction, event: fx.Observed, now: float) -> Advance:
 
 
 def _freeze(state: Transaction, now: float) -> Advance:
-    """One plan for everybody; the guards are renewed with it."""
+    """One plan for everybody, the guards are renewed with it; that of a retry removes nobody, now or earlier."""
     if not state.survivors:
         return fail(state, FailureCode.ENGINE_FAILED, NO_SURVIVOR)
     spec = state.spec
     survivors = {rank: state.seen[rank].incarnation for rank in state.survivors}
-    plan = freeze_plan(spec.instance_id, spec.generation, frozenset(state.cumulative), survivors)
+    removed = frozenset() if spec.retries else frozenset(state.cumulative)
+    plan = freeze_plan(spec.instance_id, spec.generation, removed, survivors)
     marks = {**state.marks, "apply_ready": now}
     return guard_all(replace(state, step=Step.FREEZING, plan=plan, marks=marks))
 

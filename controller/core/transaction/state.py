@@ -1,4 +1,4 @@
-"""State of one scale-down transaction, and the few moves that every step shares."""
+"""State of one transaction, and the few moves that every step shares."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from controller.core.outcome import Outcome
 from controller.core.phases import Phase
 from controller.core.topology import Participant, resolve
 from motor_ft.model.command import ScaleDownPlan
-from motor_ft.model.engine import EngineObservation, EvidenceSource, RankOutcome
+from motor_ft.model.engine import EngineObservation, EvidenceSource, Instruction, RankOutcome
 from motor_ft.model.topology import Registration
 
 
@@ -27,6 +27,7 @@ class Step(StrEnum):
     ARMING = "arming"
     APPLYING = "applying"
     POLLING = "polling"
+    RELEASING = "releasing"
     RENEWING = "renewing"
     COMMITTING = "committing"
     RECORDING = "recording"
@@ -60,7 +61,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What the transaction starts from; frozen evidence, topology and switches."""
+    """What the transaction starts from; frozen evidence, topology and switches. A retry has no candidates."""
 
     instance_id: int
     request_id: str
@@ -74,6 +75,17 @@ class Spec:
     scale_down_enabled: bool
     recovery_timeout: float
     limits: Limits = field(default_factory=Limits)
+    instruction: Instruction = Instruction.SCALE_DOWN
+
+    @property
+    def retries(self) -> bool:
+        """Fast recovery: every active rank is told to retry, none is removed."""
+        return self.instruction is Instruction.RETRY
+
+    @property
+    def serving_phase(self) -> Phase:
+        """The phase after success."""
+        return self.previous_phase if self.retries else Phase.SCALED_DOWN_RUNNING
 
     @property
     def active(self) -> frozenset[int]:

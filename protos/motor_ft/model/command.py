@@ -20,7 +20,10 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class ScaleDownPlan:
-    """The frozen plan: cumulative removed ranks, and survivors with the engine incarnation that is meant."""
+    """The frozen plan: cumulative removed ranks, and survivors with the engine incarnation that is meant.
+
+    Under a plan that removes nobody engines may only be told to ``retry``.
+    """
 
     removed: tuple[int, ...]
     survivors: tuple[tuple[int, str], ...]
@@ -38,7 +41,7 @@ def freeze_plan(instance_id: int, generation: int, removed: frozenset[int], surv
     Raises ValueError without a survivor or when a rank is both removed and a survivor.
     """
     if not survivors:
-        raise ValueError("a scale-down needs a survivor")
+        raise ValueError("a plan needs a survivor")
     if both := removed & survivors.keys():
         raise ValueError(f"ranks {sorted(both)} are both removed and survivors")
     gone = tuple(sorted(removed))

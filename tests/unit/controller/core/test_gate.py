@@ -6,13 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.core.gate import GateReason, GateResult, check_gate
+from controller.core.gate import REMOVAL, GateReason, GateResult, check_gate
+from motor_ft.model.engine import Instruction
 from motor_ft.model.topology import FtCapability
 from tests.unit.controller.core.fleet import CAPABILITY
 
 
-def gate(*capabilities: FtCapability | None, enabled: bool = True, survivors: int = 1) -> GateResult:
-    return check_gate(scale_down_enabled=enabled, capabilities=capabilities, survivors=survivors)
+def gate(
+    *capabilities: FtCapability | None,
+    enabled: bool = True,
+    survivors: int = 1,
+    instruction: Instruction = Instruction.SCALE_DOWN,
+) -> GateResult:
+    return check_gate(
+        scale_down_enabled=enabled, capabilities=capabilities, survivors=survivors, instruction=instruction
+    )
 
 
 def test_one_survivor_and_one_redundant_expert_are_enough() -> None:
@@ -63,6 +71,15 @@ def test_all_reasons_are_collected_in_the_order_of_the_catalog() -> None:
         num_redundant_experts=0,
     )
     assert gate(worst, CAPABILITY, None, enabled=False, survivors=0).reasons == tuple(GateReason)
+
+
+def test_a_retry_needs_nothing_that_only_a_removal_needs() -> None:
+    released = replace(CAPABILITY, scale_down_supported=False, eplb=False, num_redundant_experts=0)
+    assert gate(released, instruction=Instruction.RETRY).allowed
+    worst = replace(released, engine_ft=False, external_lb=False, auto_recovery=True)
+    assert gate(worst, CAPABILITY, None, enabled=False, survivors=0, instruction=Instruction.RETRY).reasons == tuple(
+        reason for reason in GateReason if reason not in REMOVAL
+    )
 
 
 CAPABILITIES = st.builds(

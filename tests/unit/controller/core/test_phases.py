@@ -1,4 +1,4 @@
-"""The phase table is exactly that of recovery.md section 3, and every other move raises."""
+"""The phase table is exactly that of recovery.md section 3 with the way back of section 8, and other moves raise."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ LEGAL = {
     (N, D), (N, X), (R, D), (R, X),
     (D, W), (D, S), (D, X), (D, N), (D, R),
     (W, S), (W, X), (W, N), (W, R),
-    (S, P), (S, X),
+    (S, P), (S, X), (S, N), (S, R),
     (P, R),
     (X, N), (X, R),
 }  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from controller.core import effects as fx
 from controller.core.phases import Phase
 from controller.core.transaction import Outcome, Spec, Step
-from motor_ft.model.engine import EngineStatus, EvidenceSource, FtState
+from motor_ft.model.engine import EngineStatus, EvidenceSource, FtState, Instruction
 from tests.unit.controller.core.fleet import pod
 from tests.unit.controller.core.transaction.world import START, Run, spec
 
@@ -25,23 +25,25 @@ class Pick(Protocol):
 
 
 def some_spec(pick: Pick) -> Spec:
-    """Three to five ranks over up to three pods, some headless, some gone, at least one new candidate."""
+    """Three to five ranks over up to three pods, some headless, some gone; new candidates, or a retry."""
     ranks = range(pick([3, 4, 5]))
     owners = [pick([1, 2, 3]) for _ in ranks]
     headless = [(pick(ranks), pick([1, 2, 3])) for _ in range(pick([0, 1, 2]))]
     gone = {pick(ranks) for _ in range(pick(range(len(ranks) - 2)))}
     active = sorted(set(ranks) - gone)
+    retries = pick([True, False])
     candidates = {pick(active): pick(list(EvidenceSource)) for _ in range(pick([1, 2]))}
     pods = [
         pod(number, [r for r in ranks if owners[r] == number], headless={r for r, at in headless if at == number})
         for number in (1, 2, 3)
     ]
     return spec(
-        candidates,
+        {} if retries else candidates,
         pods=tuple(registration for registration in pods if registration.endpoints),
         dead_committed=gone,
         previous_phase=Phase.SCALED_DOWN_RUNNING if gone else Phase.NORMAL,
         unhealthy_since=START - pick([0.0, 40.0, 85.0]),
+        instruction=Instruction.RETRY if retries else Instruction.SCALE_DOWN,
     )
 
 

@@ -5,7 +5,7 @@ import pytest
 from controller.core import effects as fx
 from controller.core.errors import FailureCode
 from controller.core.phases import Phase
-from controller.core.transaction import Limits, Outcome, Step, Transaction
+from controller.core.transaction import TABLE, Limits, Outcome, Step, Transaction
 from controller.core.transaction.state import newer
 from motor_ft.model.engine import EngineObservation, EngineStatus, EvidenceSource
 from tests.unit.controller.core.fleet import read, unread
@@ -92,7 +92,7 @@ def test_a_way_back_that_cannot_be_written_is_a_failure() -> None:
     assert run.never(fx.Publish)
 
 
-@pytest.mark.parametrize("step", [step for step in Step if step not in {Step.ABORTING, Step.REVERTING, Step.DONE}])
+@pytest.mark.parametrize("step", [step for step in TABLE if step not in {Step.ABORTING, Step.REVERTING, Step.DONE}])
 def test_an_event_that_means_nothing_in_a_step_changes_nothing(step: Step) -> None:
     run = Run(spec({1: EvidenceSource.STATUS_UNREACHABLE})).to(step)
     before = run.state

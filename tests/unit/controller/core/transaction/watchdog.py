@@ -61,6 +61,7 @@ class Watchdog:
                 self.committed.add(event.address)
             case fx.Died():
                 self.sources.setdefault(event.rank, set()).add(event.source)
+                self.cancelled |= self.spec.retries and state.step in BEFORE_ARMING
             case fx.Cancel():
                 self.cancelled |= state.step in BEFORE_ARMING
             case _:
@@ -144,7 +145,12 @@ class Watchdog:
         assert (order.removed, order.plan_hash) == (plan.removed, plan.plan_hash)
         assert order.plan_hash == hash_plan(self.spec.instance_id, self.spec.generation, plan.removed, plan.survivors)
         assert not set(order.ranks) & set(order.removed)
-        assert set(order.removed) | {rank for rank, _ in plan.survivors} == self.spec.original
+        assert order.instruction is self.spec.instruction
+        told = {rank for rank, _ in plan.survivors}
+        if self.spec.retries:
+            assert (order.removed, order.dp_master_ip, order.dp_store_port) == ((), "", None)
+            assert told == self.spec.active, "a retry that leaves somebody out"
+        assert set(order.removed) | told | self.spec.dead_committed == self.spec.original
         self._evidence(order.removed)
         for rank in order.ranks:
             seen = self.readings[rank]
@@ -171,6 +177,7 @@ class Watchdog:
         assert effect.address not in self.committed, "something after a confirmed commit"
         finals.append(effect.commit)
         if effect.commit:
+            assert not self.spec.retries, "a commit although nobody is removed"
             plan = self._plan()
             assert self.recovered >= {rank for rank, _ in plan.survivors}, "commit of a rank that has not recovered"
             (own,) = [p.endpoints for p in self.spec.pods if p.node_manager_address == effect.address]
@@ -193,6 +200,10 @@ class Watchdog:
         elif state.outcome is Outcome.CANCELLED:
             assert not self.applied
             assert not any(finals[-1] for finals in self.finals.values())
+            assert self.stored is state.phase is self.spec.previous_phase
+        elif self.spec.retries:
+            assert self.applied, "success without a retry"
+            assert self.recovered == self.spec.active
             assert self.stored is state.phase is self.spec.previous_phase
         elif self.offered:
             assert self.committed == self._participants()

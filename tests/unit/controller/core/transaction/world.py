@@ -19,6 +19,7 @@ from motor_ft.model.engine import (
     EngineStatus,
     EvidenceSource,
     FtState,
+    Instruction,
     Problem,
     RankOutcome,
 )
@@ -47,10 +48,12 @@ def spec(
     recovery_timeout: float = 120.0,
     scale_down_enabled: bool = True,
     limits: Limits = LIMITS,
+    instruction: Instruction = Instruction.SCALE_DOWN,
 ) -> Spec:
-    """Rank 1 of four over two pods has died; the others noticed it five seconds ago."""
+    """Rank 1 of four over two pods has died; the others noticed it five seconds ago. For a retry nobody has died."""
     original = frozenset(e.rank for registration in pods for e in registration.endpoints)
-    candidates = {1: EvidenceSource.ENGINE_REPORTED} if candidates is None else candidates
+    if candidates is None:
+        candidates = {} if instruction is Instruction.RETRY else {1: EvidenceSource.ENGINE_REPORTED}
     survivors = original - frozenset(dead_committed) - candidates.keys()
     return Spec(
         instance_id=7,
@@ -65,6 +68,26 @@ def spec(
         scale_down_enabled=scale_down_enabled,
         recovery_timeout=recovery_timeout,
         limits=limits,
+        instruction=instruction,
+    )
+
+
+def retry(
+    *,
+    pods: tuple[Registration, ...] = TWO_PODS,
+    dead_committed: Iterable[int] = (),
+    unhealthy_since: float = START - 5,
+    scale_down_enabled: bool = True,
+) -> Spec:
+    """All ranks are UNHEALTHY, none is dead; those of ``dead_committed`` were removed earlier."""
+    gone = frozenset(dead_committed)
+    return spec(
+        pods=pods,
+        dead_committed=gone,
+        previous_phase=Phase.SCALED_DOWN_RUNNING if gone else Phase.NORMAL,
+        unhealthy_since=unhealthy_since,
+        scale_down_enabled=scale_down_enabled,
+        instruction=Instruction.RETRY,
     )
 
 
@@ -77,6 +100,7 @@ class Engine:
     status: EngineStatus = EngineStatus.UNHEALTHY
     ft_state: FtState = FtState.NONE
     last_id: str = ""
+    ft_error: str = ""
     counter: int = 0
     recovers: bool = True
 
@@ -91,6 +115,7 @@ class Engine:
             self.counter,
             self.ft_state,
             last_ft_request_id=self.last_id,
+            ft_error=self.ft_error,
             problem=Problem.UNREACHABLE if unread else Problem.NONE,
         )
 
@@ -235,7 +260,7 @@ class Run:
             for endpoint in registration.endpoints
             if not endpoint.headless
         }
-        reserves = effect.plan is not None and effect.plan.lowest_survivor in own
+        reserves = effect.plan is not None and effect.plan.removed and effect.plan.lowest_survivor in own
         return GuardGrant(effect.lease_sec, dp_store_port=29600 if reserves else None)
 
     def bad(self, effect: fx.Effect, since: float, *, refused: bool = False) -> fx.Event:
