@@ -7,7 +7,9 @@ from controller.core.decision import Action
 from controller.core.ports import Clock, NodeManagers, ServingPublisher, Strategy
 from controller.fault_manager.environment import Settings
 from controller.strategies.dp_scale_down import DpScaleDownStrategy
+from controller.strategies.fast_recovery import FastRecoveryStrategy
 from controller.strategies.instance_reconfiguration import InstanceReconfiguration, ReconfigurationTimes
+from controller.strategies.transaction import TransactionStrategy
 
 
 def recoveries(
@@ -27,8 +29,8 @@ def recoveries(
         assemble_timeout=settings.assemble_timeout,
     )
 
-    def dp_scale_down(case: Case) -> Strategy:
-        return DpScaleDownStrategy(
+    def transaction(kind: type[TransactionStrategy]) -> Builder:
+        return lambda case: kind(
             case.spec,
             epoch=epoch(),
             nodes=nodes,
@@ -53,4 +55,10 @@ def recoveries(
             clock=clock,
         )
 
-    return {Action.DP_SCALE_DOWN: dp_scale_down, Action.INSTANCE_RECONFIGURATION: instance_reconfiguration}
+    built = {
+        Action.DP_SCALE_DOWN: transaction(DpScaleDownStrategy),
+        Action.INSTANCE_RECONFIGURATION: instance_reconfiguration,
+    }
+    if settings.fast_recovery:
+        built[Action.FAST_RECOVERY] = transaction(FastRecoveryStrategy)
+    return built

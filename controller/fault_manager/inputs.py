@@ -3,11 +3,13 @@
 from typing import TYPE_CHECKING
 
 from controller.core.case import Case
-from controller.core.decision import Snapshot
+from controller.core.decision import Action, Snapshot
 from controller.core.evidence import survivor_seen_unhealthy
+from controller.core.gate import check_gate
 from controller.core.status import InstanceState
 from controller.core.transaction import Spec
 from controller.fault_manager.runtime import FtRuntime
+from motor_ft.model.engine import Instruction
 
 if TYPE_CHECKING:
     from controller.fault_manager.instance import InstanceActor
@@ -31,11 +33,22 @@ def snapshot_of(actor: "InstanceActor") -> Snapshot:
         in_service=actor.state is InstanceState.ACTIVE,
         correlation_window_sec=settings.correlation_window,
         hardware=actor.hardware.correlation,
-        enabled=frozenset(actor.env.strategies),
+        enabled=_enabled(actor),
         tried=actor.recovery.tried,
         paused=actor.recovery.paused,
         role=actor.role,
     )
+
+
+def _enabled(actor: "InstanceActor") -> frozenset[Action]:
+    """What is switched on; fast recovery only where the gate allows a retry (``is_applicable`` of RFC section 4.3)."""
+    gate = check_gate(
+        scale_down_enabled=actor.env.settings.scale_down_enabled,
+        capabilities=[pod.capability for pod in actor.registrations],
+        survivors=len(actor.active),
+        instruction=Instruction.RETRY,
+    )
+    return frozenset(actor.env.strategies) - (frozenset() if gate.allowed else {Action.FAST_RECOVERY})
 
 
 def case_of(actor: "InstanceActor", runtime: FtRuntime, reason: str) -> Case:

@@ -7,9 +7,11 @@ be dead or healthy before anything was sent cancels it: it was not this strategy
 """
 
 from controller.strategies.transaction import TransactionStrategy
+from motor_ft.model.engine import Instruction
 
 
 class FastRecoveryStrategy(TransactionStrategy):
-    """The transaction of ``retry``."""
+    """Every active rank is told to ``retry``."""
 
     name = "fast_recovery"
+    instruction = Instruction.RETRY

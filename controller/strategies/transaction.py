@@ -5,6 +5,7 @@ The decisions are all in ``controller.core.transaction``; this file only sends, 
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import assert_never
 
 from controller.core import effects as fx
@@ -12,7 +13,7 @@ from controller.core.phases import Phase
 from controller.core.ports import Clock, NodeManagers, Runtime, ServingPublisher, StrategyResult
 from controller.core.transaction import Spec, Step, Transaction, advance, begin
 from motor_ft.model.command import Command
-from motor_ft.model.engine import EvidenceSource
+from motor_ft.model.engine import EvidenceSource, Instruction
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.wire.log import get_logger
 from motor_ft.wire.tasks import Tasks
@@ -33,9 +34,10 @@ REFUSALS = frozenset(
 
 
 class TransactionStrategy:
-    """One transaction of one instance; ``name`` is given by the subclass."""
+    """One transaction of one instance; the subclasses say what the engines are told."""
 
     name: str
+    instruction: Instruction
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class TransactionStrategy:
         clock: Clock,
         on_stage: Callable[[str, float], None],
     ) -> None:
-        self._spec = spec
+        self._spec = replace(spec, instruction=self.instruction)
         # All commands carry the epoch of the begin: a guard is held by an id in one epoch, whatever comes meanwhile.
         self._command = Command(spec.instance_id, spec.request_id, epoch, spec.generation)
         self._nodes = nodes

@@ -309,7 +309,7 @@ class FakePod:
         check_not_ended(self.state, command)
         guard = take(self.state.guard, command, lease_sec, plan, self.now())
         self.state = guarded(self.state, guard)
-        mine = plan is not None and plan.lowest_survivor in self.engines
+        mine = plan is not None and plan.removed and plan.lowest_survivor in self.engines
         return GuardGrant(guard.remaining(self.now()), 29_500 if mine else None)
 
     def apply(self, command: Command, order: ApplyOrder) -> tuple[RankOutcome, ...]:
