@@ -9,7 +9,7 @@ import grpc
 
 from controller.core.ports import ApplyOrder, GuardGrant
 from motor_ft.model.command import Command, ScaleDownPlan
-from motor_ft.model.engine import EngineObservation, RankOutcome
+from motor_ft.model.engine import EngineObservation, RankOutcome, RankProbe
 from motor_ft.model.errors import FieldError, FtError, Reason
 from motor_ft.v1 import node_lifecycle_pb2, node_lifecycle_pb2_grpc, node_manager_pb2, node_manager_pb2_grpc
 from motor_ft.wire.channel import call, open_channel
@@ -21,6 +21,7 @@ from motor_ft.wire.convert import (
     observation_from_pb,
     outcome_from_pb,
     plan_to_pb,
+    probe_from_pb,
 )
 from motor_ft.wire.enums import INSTRUCTION
 from motor_ft.wire.errors import from_rpc_error
@@ -95,6 +96,18 @@ class GrpcNodeManagers:
             )
             _demand_ranks([outcome.rank for outcome in outcomes], order.ranks, "outcomes")
         return outcomes
+
+    async def probe(
+        self, address: str, command: Command, ranks: Sequence[int], timeout_sec: float
+    ) -> tuple[RankProbe, ...]:
+        request = node_manager_pb2.ProbeRequest(
+            header=command_to_header(command), dp_ranks=ranks, timeout=duration_to_pb(timeout_sec)
+        )
+        answer = await call(self._peer(address).transaction.Probe, request, timeout=timeout_sec)
+        with _answer_of(address, "Probe", Reason.INTERNAL):
+            probes = tuple(probe_from_pb(message, f"probes[{index}]") for index, message in enumerate(answer.probes))
+            _demand_ranks([probe.rank for probe in probes], ranks, "probes")
+        return probes
 
     async def finalize(self, address: str, command: Command, *, commit: bool, retired: Sequence[int]) -> None:
         request = node_manager_pb2.FinalizeRequest(

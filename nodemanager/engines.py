@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 import grpc
 
 from motor_ft.model.command import Command
-from motor_ft.model.engine import EngineObservation, RankOutcome
+from motor_ft.model.engine import EngineObservation, RankOutcome, RankProbe
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.v1 import engine_pb2, engine_pb2_grpc
 from motor_ft.wire.channel import call, open_channel
@@ -15,7 +15,7 @@ from motor_ft.wire.convert import (
     observation_from_pb,
     outcome_from_pb,
 )
-from motor_ft.wire.enums import INSTRUCTION
+from motor_ft.wire.enums import INSTRUCTION, PROBE_OUTCOME
 from motor_ft.wire.errors import from_rpc_error
 from nodemanager.core.applies import ApplyOrder
 from nodemanager.core.ports import Target
@@ -82,9 +82,16 @@ class EngineClient:
         _demand_count(len(targets), len(response.outcomes), "ApplyInstruction")
         return tuple(outcome_from_pb(message) for message in response.outcomes)
 
+    async def probe(self, target: Target, timeout_sec: float) -> RankProbe:
+        """Ask for one token."""
+        (message,) = _targets([target])
+        request = engine_pb2.ProbeCompletionRequest(target=message, timeout=duration_to_pb(timeout_sec))
+        response = await call(self._stub.ProbeCompletion, request, timeout=_deadline(timeout_sec))
+        return RankProbe(target.rank, PROBE_OUTCOME.from_pb(response.outcome, "outcome"), response.detail)
+
 
 def _deadline(timeout_sec: float) -> float:
-    """The gateway may have to find out the dialect before it asks, which is another HTTP request."""
+    """The gateway may have to find out the dialect, or the model, before it asks: that is another HTTP request."""
     return 2 * timeout_sec + _MARGIN_SEC
 
 

@@ -10,8 +10,10 @@ from motor_ft.model.engine import (
     EngineObservation,
     EngineStatus,
     Instruction,
+    ProbeOutcome,
     Problem,
     RankOutcome,
+    RankProbe,
 )
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.wire.log import get_logger
@@ -141,6 +143,11 @@ class FtService:
             checked(reading, target.rank, target.incarnation) for reading, target in zip(readings, targets, strict=True)
         )
 
+    async def probe(self, ranks: Sequence[int], timeout_sec: float) -> tuple[RankProbe, ...]:
+        """Ask the engines of exactly these ranks for one token each, at the same time."""
+        self.check_enabled()
+        return tuple(await asyncio.gather(*(self._probe(target, timeout_sec) for target in self._pod.choose(ranks))))
+
     async def apply(self, command: Command, order: ApplyOrder) -> tuple[RankOutcome, ...]:
         """Tell the engines, once for each request id and engine; the intent is durable before anything is sent."""
         self.check_enabled()
@@ -184,6 +191,12 @@ class FtService:
             self._pod.changed()
         _log.info("finalized", commit=commit, retired=sorted(state.retired))
         return tuple(sorted(state.retired))
+
+    async def _probe(self, target: Target, timeout_sec: float) -> RankProbe:
+        try:
+            return await self._engines.probe(target, timeout_sec)
+        except FtError as error:
+            return RankProbe(target.rank, ProbeOutcome.FAILED, str(error))
 
     def _guard(self, command: Command, order: ApplyOrder) -> Guard:
         admit(self._journal.state, command)

@@ -21,7 +21,7 @@ from controller.core.reports import (
 from controller.core.serving import ServingEvent, ServingInstance
 from controller.core.status import InstanceStatus
 from motor_ft.model.command import Command, ScaleDownPlan
-from motor_ft.model.engine import EngineObservation, EvidenceSource, Instruction, RankOutcome
+from motor_ft.model.engine import EngineObservation, EvidenceSource, Instruction, RankOutcome, RankProbe
 
 
 class Clock(Protocol):
@@ -147,6 +147,12 @@ class NodeManagers(Protocol):
 
     async def apply(self, address: str, command: Command, order: ApplyOrder) -> tuple[RankOutcome, ...]:
         """Tell engines once, outcomes in the order of the ranks. An FtError with OUTCOME_UNKNOWN may have been sent."""
+        ...
+
+    async def probe(
+        self, address: str, command: Command, ranks: Sequence[int], timeout_sec: float
+    ) -> tuple[RankProbe, ...]:
+        """Ask engines for one token each, in the asked order; ``timeout_sec`` for all of it."""
         ...
 
     async def finalize(self, address: str, command: Command, *, commit: bool, retired: Sequence[int]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from motor_ft.model.command import Command
-from motor_ft.model.engine import EngineObservation, RankOutcome
+from motor_ft.model.engine import EngineObservation, RankOutcome, RankProbe
 from nodemanager.core.applies import ApplyOrder
 from nodemanager.core.guard import BootTime
 
@@ -53,6 +53,10 @@ class Engines(Protocol):
         timeout_sec: float,
     ) -> tuple[RankOutcome, ...]:
         """Tell each target once, while the lease has ``lease_sec`` left. OUTCOME_UNKNOWN may have been sent."""
+        ...
+
+    async def probe(self, target: Target, timeout_sec: float) -> RankProbe:
+        """Ask for one token, ``timeout_sec`` for each request to the engine."""
         ...
 
 

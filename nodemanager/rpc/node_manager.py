@@ -15,6 +15,7 @@ from motor_ft.wire.convert import (
     observation_to_pb,
     outcome_to_pb,
     plan_from_pb,
+    probe_to_pb,
     ranks_from_pb,
 )
 from motor_ft.wire.enums import INSTRUCTION
@@ -87,6 +88,13 @@ class NodeManagerServicer(node_manager_pb2_grpc.NodeManagerServiceServicer):
                     yield node_manager_pb2.WatchStatusResponse(snapshot_complete=True)
                 elif next_reading.rank in ranks and not _older(next_reading, snapshot):
                     yield _reading(next_reading)
+
+    async def Probe(self, request: node_manager_pb2.ProbeRequest, context: Context) -> node_manager_pb2.ProbeResponse:
+        """Ask each asked rank for one token."""
+        ranks = ranks_from_pb(request.dp_ranks, "dp_ranks", empty=False)
+        timeout = duration_from_pb(request.timeout, "timeout")
+        demand(timeout > 0, "timeout", f"must be more than 0, not {timeout:g} s")
+        return node_manager_pb2.ProbeResponse(probes=map(probe_to_pb, await self._service.probe(ranks, timeout)))
 
 
 def _reading(reading: EngineObservation) -> node_manager_pb2.WatchStatusResponse:

@@ -117,6 +117,15 @@ class PodEngine:
     headless: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class RankProbe:
+    """What one completion of one rank showed."""
+
+    rank: int
+    outcome: ProbeOutcome
+    detail: str = ""
+
+
 class EvidenceSource(StrEnum):
     """Where the evidence that a rank is gone comes from, strongest first."""
 

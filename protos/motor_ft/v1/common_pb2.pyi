@@ -172,6 +172,34 @@ APPLY_OUTCOME_NOT_SENT: ApplyOutcome.ValueType  # 4
 """Certainly not sent."""
 Global___ApplyOutcome: _TypeAlias = ApplyOutcome  # noqa: Y015
 
+class _ProbeOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ProbeOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ProbeOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PROBE_OUTCOME_UNSPECIFIED: _ProbeOutcome.ValueType  # 0
+    """Never sent."""
+    PROBE_OUTCOME_SERVED: _ProbeOutcome.ValueType  # 1
+    """A completion came back."""
+    PROBE_OUTCOME_FAILED: _ProbeOutcome.ValueType  # 2
+    """It did not."""
+    PROBE_OUTCOME_NOT_SERVED_HERE: _ProbeOutcome.ValueType  # 3
+    """The engine serves no completions."""
+
+class ProbeOutcome(_ProbeOutcome, metaclass=_ProbeOutcomeEnumTypeWrapper):
+    """What a completion probe found."""
+
+PROBE_OUTCOME_UNSPECIFIED: ProbeOutcome.ValueType  # 0
+"""Never sent."""
+PROBE_OUTCOME_SERVED: ProbeOutcome.ValueType  # 1
+"""A completion came back."""
+PROBE_OUTCOME_FAILED: ProbeOutcome.ValueType  # 2
+"""It did not."""
+PROBE_OUTCOME_NOT_SERVED_HERE: ProbeOutcome.ValueType  # 3
+"""The engine serves no completions."""
+Global___ProbeOutcome: _TypeAlias = ProbeOutcome  # noqa: Y015
+
 class _Role:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015

@@ -8,7 +8,6 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from motor_ft.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
@@ -20,34 +19,6 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
-
-class _ProbeOutcome:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _ProbeOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ProbeOutcome.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    PROBE_OUTCOME_UNSPECIFIED: _ProbeOutcome.ValueType  # 0
-    """Never sent."""
-    PROBE_OUTCOME_SERVED: _ProbeOutcome.ValueType  # 1
-    """A completion came back."""
-    PROBE_OUTCOME_FAILED: _ProbeOutcome.ValueType  # 2
-    """It did not."""
-    PROBE_OUTCOME_NOT_SERVED_HERE: _ProbeOutcome.ValueType  # 3
-    """The engine serves no completions."""
-
-class ProbeOutcome(_ProbeOutcome, metaclass=_ProbeOutcomeEnumTypeWrapper):
-    """What a completion probe found."""
-
-PROBE_OUTCOME_UNSPECIFIED: ProbeOutcome.ValueType  # 0
-"""Never sent."""
-PROBE_OUTCOME_SERVED: ProbeOutcome.ValueType  # 1
-"""A completion came back."""
-PROBE_OUTCOME_FAILED: ProbeOutcome.ValueType  # 2
-"""It did not."""
-PROBE_OUTCOME_NOT_SERVED_HERE: ProbeOutcome.ValueType  # 3
-"""The engine serves no completions."""
-Global___ProbeOutcome: _TypeAlias = ProbeOutcome  # noqa: Y015
 
 @_typing.final
 class EngineTarget(_message.Message):
@@ -311,14 +282,14 @@ class ProbeCompletionResponse(_message.Message):
 
     OUTCOME_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
-    outcome: Global___ProbeOutcome.ValueType
+    outcome: _common_pb2.ProbeOutcome.ValueType
     """What was found."""
     detail: _builtins.str
     """Text for people."""
     def __init__(
         self,
         *,
-        outcome: Global___ProbeOutcome.ValueType = ...,
+        outcome: _common_pb2.ProbeOutcome.ValueType = ...,
         detail: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015

@@ -339,3 +339,93 @@ class WatchStatusResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchStatusResponse: _TypeAlias = WatchStatusResponse  # noqa: Y015
+
+@_typing.final
+class ProbeRequest(_message.Message):
+    """Asks engines for one token each."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    DP_RANKS_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.CommandHeader:
+        """Identity and fence."""
+
+    @_builtins.property
+    def dp_ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Routable DP ranks of this pod, at least one."""
+
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """Time for each HTTP request to an engine, more than 0."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.CommandHeader | None = ...,
+        dp_ranks: _abc.Iterable[_builtins.int] | None = ...,
+        timeout: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "timeout", b"timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dp_ranks", b"dp_ranks", "header", b"header", "timeout", b"timeout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProbeRequest: _TypeAlias = ProbeRequest  # noqa: Y015
+
+@_typing.final
+class ProbeResponse(_message.Message):
+    """What was found, for each asked rank, in the asked order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROBES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def probes(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankProbe]:
+        """Results."""
+
+    def __init__(
+        self,
+        *,
+        probes: _abc.Iterable[Global___RankProbe] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["probes", b"probes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProbeResponse: _TypeAlias = ProbeResponse  # noqa: Y015
+
+@_typing.final
+class RankProbe(_message.Message):
+    """What one completion showed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DP_RANK_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    dp_rank: _builtins.int
+    """DP rank."""
+    outcome: _common_pb2.ProbeOutcome.ValueType
+    """What was found."""
+    detail: _builtins.str
+    """Text for people."""
+    def __init__(
+        self,
+        *,
+        dp_rank: _builtins.int = ...,
+        outcome: _common_pb2.ProbeOutcome.ValueType = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "dp_rank", b"dp_rank", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RankProbe: _TypeAlias = RankProbe  # noqa: Y015

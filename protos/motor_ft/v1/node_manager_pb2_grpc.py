@@ -60,6 +60,11 @@ class NodeManagerServiceStub(object):
                 request_serializer=motor__ft_dot_v1_dot_node__manager__pb2.WatchStatusRequest.SerializeToString,
                 response_deserializer=motor__ft_dot_v1_dot_node__manager__pb2.WatchStatusResponse.FromString,
                 _registered_method=True)
+        self.Probe = channel.unary_unary(
+                '/motor_ft.v1.NodeManagerService/Probe',
+                request_serializer=motor__ft_dot_v1_dot_node__manager__pb2.ProbeRequest.SerializeToString,
+                response_deserializer=motor__ft_dot_v1_dot_node__manager__pb2.ProbeResponse.FromString,
+                _registered_method=True)
 
 
 class NodeManagerServiceServicer(object):
@@ -101,6 +106,13 @@ class NodeManagerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Probe(self, request, context):
+        """Asks the engines of the asked ranks for one token each. Whatever comes of it is no evidence.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeManagerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -128,6 +140,11 @@ def add_NodeManagerServiceServicer_to_server(servicer, server):
                     servicer.WatchStatus,
                     request_deserializer=motor__ft_dot_v1_dot_node__manager__pb2.WatchStatusRequest.FromString,
                     response_serializer=motor__ft_dot_v1_dot_node__manager__pb2.WatchStatusResponse.SerializeToString,
+            ),
+            'Probe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Probe,
+                    request_deserializer=motor__ft_dot_v1_dot_node__manager__pb2.ProbeRequest.FromString,
+                    response_serializer=motor__ft_dot_v1_dot_node__manager__pb2.ProbeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -266,6 +283,33 @@ class NodeManagerService(object):
             '/motor_ft.v1.NodeManagerService/WatchStatus',
             motor__ft_dot_v1_dot_node__manager__pb2.WatchStatusRequest.SerializeToString,
             motor__ft_dot_v1_dot_node__manager__pb2.WatchStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Probe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/motor_ft.v1.NodeManagerService/Probe',
+            motor__ft_dot_v1_dot_node__manager__pb2.ProbeRequest.SerializeToString,
+            motor__ft_dot_v1_dot_node__manager__pb2.ProbeResponse.FromString,
             options,
             channel_credentials,
             insecure,

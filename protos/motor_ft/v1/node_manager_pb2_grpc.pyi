@@ -43,6 +43,8 @@ class NodeManagerServiceStub:
     """Ends the transaction of this pod. The same finalize again returns the same answer."""
     WatchStatus: _grpc.UnaryStreamMultiCallable[_node_manager_pb2.WatchStatusRequest, _node_manager_pb2.WatchStatusResponse]
     """Streams engine readings: first one of every asked rank, then changes, and progress every few seconds."""
+    Probe: _grpc.UnaryUnaryMultiCallable[_node_manager_pb2.ProbeRequest, _node_manager_pb2.ProbeResponse]
+    """Asks the engines of the asked ranks for one token each. Whatever comes of it is no evidence."""
 
 @_typing.type_check_only
 class NodeManagerServiceAsyncStub(NodeManagerServiceStub):
@@ -59,6 +61,8 @@ class NodeManagerServiceAsyncStub(NodeManagerServiceStub):
     """Ends the transaction of this pod. The same finalize again returns the same answer."""
     WatchStatus: _aio.UnaryStreamMultiCallable[_node_manager_pb2.WatchStatusRequest, _node_manager_pb2.WatchStatusResponse]  # type: ignore[assignment]
     """Streams engine readings: first one of every asked rank, then changes, and progress every few seconds."""
+    Probe: _aio.UnaryUnaryMultiCallable[_node_manager_pb2.ProbeRequest, _node_manager_pb2.ProbeResponse]  # type: ignore[assignment]
+    """Asks the engines of the asked ranks for one token each. Whatever comes of it is no evidence."""
 
 class NodeManagerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by every NodeManager; called by the leading Controller."""
@@ -102,5 +106,13 @@ class NodeManagerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_node_manager_pb2.WatchStatusResponse], _abc.AsyncIterator[_node_manager_pb2.WatchStatusResponse]]:
         """Streams engine readings: first one of every asked rank, then changes, and progress every few seconds."""
+
+    @_abc_1.abstractmethod
+    def Probe(
+        self,
+        request: _node_manager_pb2.ProbeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_node_manager_pb2.ProbeResponse, _abc.Awaitable[_node_manager_pb2.ProbeResponse]]:
+        """Asks the engines of the asked ranks for one token each. Whatever comes of it is no evidence."""
 
 def add_NodeManagerServiceServicer_to_server(servicer: NodeManagerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from google.protobuf.duration_pb2 import Duration
 
 from motor_ft.model.command import MAX_REQUEST_ID_LENGTH, Command, ScaleDownPlan, valid_request_id
-from motor_ft.model.engine import EngineObservation, EngineStatus, PodEngine, Problem, RankOutcome
+from motor_ft.model.engine import EngineObservation, EngineStatus, PodEngine, Problem, RankOutcome, RankProbe
 from motor_ft.model.errors import FieldError
 from motor_ft.model.topology import Device, Endpoint, FtCapability, Registration
-from motor_ft.v1 import common_pb2, fault_report_pb2, node_lifecycle_pb2
-from motor_ft.wire.enums import APPLY_OUTCOME, ENGINE_STATUS, FT_STATE, PROBLEM, ROLE
+from motor_ft.v1 import common_pb2, fault_report_pb2, node_lifecycle_pb2, node_manager_pb2
+from motor_ft.wire.enums import APPLY_OUTCOME, ENGINE_STATUS, FT_STATE, PROBE_OUTCOME, PROBLEM, ROLE
 
 _MAX_DURATION_SEC = 315_576_000_000  # 10,000 years, as the well-known type says
 
@@ -187,6 +187,22 @@ def pod_engine_from_pb(message: node_lifecycle_pb2.PodEngine, path: str = "engin
         message.engine_incarnation,
         ENGINE_STATUS.from_pb(message.status, f"{path}.status"),
         message.headless,
+    )
+
+
+def probe_to_pb(probe: RankProbe) -> node_manager_pb2.RankProbe:
+    """Return the message of what one completion showed."""
+    return node_manager_pb2.RankProbe(
+        dp_rank=probe.rank, outcome=PROBE_OUTCOME.to_pb(probe.outcome), detail=probe.detail
+    )
+
+
+def probe_from_pb(message: node_manager_pb2.RankProbe, path: str = "probe") -> RankProbe:
+    """Read what one completion showed."""
+    return RankProbe(
+        rank=natural(message.dp_rank, f"{path}.dp_rank"),
+        outcome=PROBE_OUTCOME.from_pb(message.outcome, f"{path}.outcome"),
+        detail=message.detail,
     )
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from motor_ft.model import engine, topology
 from motor_ft.model.errors import FieldError
-from motor_ft.v1 import common_pb2, engine_pb2
+from motor_ft.v1 import common_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
@@ -46,7 +46,7 @@ FT_STATE = EnumMap(engine.FtState, common_pb2.FtState)
 PROBLEM = EnumMap(engine.Problem, common_pb2.ObservationProblem)
 INSTRUCTION = EnumMap(engine.Instruction, common_pb2.Instruction)
 APPLY_OUTCOME = EnumMap(engine.ApplyOutcome, common_pb2.ApplyOutcome)
-PROBE_OUTCOME = EnumMap(engine.ProbeOutcome, engine_pb2.ProbeOutcome)
+PROBE_OUTCOME = EnumMap(engine.ProbeOutcome, common_pb2.ProbeOutcome)
 EVIDENCE_SOURCE = EnumMap(engine.EvidenceSource, common_pb2.EvidenceSource)
 ROLE = EnumMap(topology.Role, common_pb2.Role)
 ENDPOINT_STATUS = EnumMap(topology.EndpointStatus, common_pb2.EndpointStatus)

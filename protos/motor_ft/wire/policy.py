@@ -43,6 +43,7 @@ POLICIES: PolicyTable = {
     "/motor_ft.v1.NodeManagerService/Apply": MethodPolicy(command=True, dedupe=True, lease=Lease.LIVE),
     "/motor_ft.v1.NodeManagerService/Finalize": MethodPolicy(command=True, dedupe=True, lease=Lease.OWNER),
     "/motor_ft.v1.NodeManagerService/WatchStatus": _FENCED,
+    "/motor_ft.v1.NodeManagerService/Probe": _FENCED,
     # Idempotent by (instance, generation), not by request id: the servicer's own rule.
     "/motor_ft.v1.NodeLifecycleService/Stop": _FENCED,
     "/motor_ft.v1.NodeLifecycleService/RestartEngines": _FENCED,

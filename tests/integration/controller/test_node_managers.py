@@ -12,7 +12,15 @@ from google.protobuf.message import Message
 from controller.core.ports import ApplyOrder, GuardGrant
 from controller.node_managers import GrpcNodeManagers
 from motor_ft.model.command import Command, freeze_plan
-from motor_ft.model.engine import ApplyOutcome, EngineObservation, EngineStatus, Instruction, RankOutcome
+from motor_ft.model.engine import (
+    ApplyOutcome,
+    EngineObservation,
+    EngineStatus,
+    Instruction,
+    ProbeOutcome,
+    RankOutcome,
+    RankProbe,
+)
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.v1 import (
     common_pb2,
@@ -27,6 +35,7 @@ from motor_ft.wire.convert import (
     observation_to_pb,
     outcome_to_pb,
     plan_from_pb,
+    probe_to_pb,
 )
 from motor_ft.wire.errors import abort
 from tests.support.cut_proxy import CutProxy
@@ -78,6 +87,9 @@ class NodeManager(
         return await self._answer(request, context)
 
     async def Finalize(self, request: node_manager_pb2.FinalizeRequest, context: Context) -> Any:
+        return await self._answer(request, context)
+
+    async def Probe(self, request: node_manager_pb2.ProbeRequest, context: Context) -> Any:
         return await self._answer(request, context)
 
     async def Stop(self, request: node_lifecycle_pb2.StopRequest, context: Context) -> Any:
@@ -198,6 +210,21 @@ async def test_a_refusal_keeps_its_reason(node: NodeManager, nodes: GrpcNodeMana
     with pytest.raises(FtError) as refusal:
         await nodes.guard(node.address, COMMAND, 60.0, None)
     assert (refusal.value.reason, refusal.value.metadata) == (Reason.GUARD_HELD, {"holder": "r-0"})
+
+
+async def test_a_probe_is_in_the_asked_order_and_ends_in_time(node: NodeManager, nodes: GrpcNodeManagers) -> None:
+    """The time that it gets is its own deadline: a completion may take longer than any other command."""
+    probes = (RankProbe(0, ProbeOutcome.SERVED), RankProbe(2, ProbeOutcome.FAILED, "HTTP 500"))
+    node.answer = lambda: node_manager_pb2.ProbeResponse(probes=map(probe_to_pb, probes))
+    assert await nodes.probe(node.address, COMMAND, (0, 2), 20.0) == probes
+    (request,) = node.requests
+    assert (command_from_header(request.header), list(request.dp_ranks)) == (COMMAND, [0, 2])
+    assert request.timeout == duration_to_pb(20.0)
+    with pytest.raises(FtError, match=r"Probe of NodeManager at .* was answered with probes: must be for"):
+        await nodes.probe(node.address, COMMAND, (2, 0), 20.0)
+    node.answer = lambda: None
+    with pytest.raises(FtError, match="DEADLINE_EXCEEDED"):
+        await nodes.probe(node.address, COMMAND, (0,), 0.1)
 
 
 async def test_finalize_and_stop(node: NodeManager, nodes: GrpcNodeManagers) -> None:

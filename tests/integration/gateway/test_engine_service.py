@@ -197,8 +197,8 @@ async def test_a_rank_of_another_pod_is_unknown(stub: Stub) -> None:
 async def test_one_token_proves_that_an_engine_serves(stub: Stub, group: FakeGroup) -> None:
     await read(stub, 0)
     request = engine_pb2.ProbeCompletionRequest(target=target(0), timeout=duration_to_pb(5.0))
-    assert (await call(stub.ProbeCompletion, request, timeout=5.0)).outcome == engine_pb2.PROBE_OUTCOME_SERVED
+    assert (await call(stub.ProbeCompletion, request, timeout=5.0)).outcome == common_pb2.PROBE_OUTCOME_SERVED
     await group.inject(0, "completions_fail")
     response = await call(stub.ProbeCompletion, request, timeout=5.0)
-    assert response.outcome == engine_pb2.PROBE_OUTCOME_FAILED
+    assert response.outcome == common_pb2.PROBE_OUTCOME_FAILED
     assert "HTTP 500" in response.detail

@@ -7,8 +7,10 @@ from typing import Any
 
 import grpc
 
+from motor_ft.model.errors import FtError, Reason
 from motor_ft.v1 import common_pb2, engine_pb2, engine_pb2_grpc
 from motor_ft.v1.common_pb2 import EngineObservation, RankOutcome
+from motor_ft.wire.errors import abort
 
 Context = grpc.aio.ServicerContext[Any, Any]
 HEALTHY = common_pb2.ENGINE_STATUS_HEALTHY
@@ -28,6 +30,8 @@ class ScriptedGateway(engine_pb2_grpc.EngineServiceServicer):
         self.outcome: common_pb2.ApplyOutcome.ValueType = common_pb2.APPLY_OUTCOME_ACCEPTED
         self.watches: list[engine_pb2.WatchEngineRequest] = []
         self.reads = 0
+        self.probes: list[engine_pb2.ProbeCompletionRequest] = []
+        self.probed: dict[int, common_pb2.ProbeOutcome.ValueType] = {}
         self._said: dict[int, EngineObservation] = {}
         self._changed = asyncio.Condition()
 
@@ -84,7 +88,10 @@ class ScriptedGateway(engine_pb2_grpc.EngineServiceServicer):
     async def ProbeCompletion(
         self, request: engine_pb2.ProbeCompletionRequest, context: Context
     ) -> engine_pb2.ProbeCompletionResponse:
-        raise NotImplementedError
+        self.probes.append(request)
+        if (outcome := self.probed.get(request.target.dp_rank)) is None:
+            await abort(context, FtError(Reason.UNKNOWN_RANK, "no such engine here"))
+        return engine_pb2.ProbeCompletionResponse(outcome=outcome, detail="as a test says")
 
 
 @asynccontextmanager

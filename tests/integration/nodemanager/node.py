@@ -243,3 +243,9 @@ class Node:
     async def status(self, by: Command, *ranks: int) -> node_manager_pb2.StatusResponse:
         request = node_manager_pb2.StatusRequest(header=command_to_header(by), dp_ranks=ranks)
         return await call(self.stub.Status, request, timeout=10)
+
+    async def probe(self, by: Command, *ranks: int, timeout: float = 5.0) -> node_manager_pb2.ProbeResponse:
+        request = node_manager_pb2.ProbeRequest(
+            header=command_to_header(by), dp_ranks=ranks, timeout=duration_to_pb(timeout)
+        )
+        return await call(self.stub.Probe, request, timeout=10)

@@ -109,6 +109,10 @@ class Servicer(node_manager_pb2_grpc.NodeManagerServiceServicer):
         async for _ in self.watch(context):
             yield node_manager_pb2.WatchStatusResponse()
 
+    async def Probe(self, request: node_manager_pb2.ProbeRequest, context: Context) -> node_manager_pb2.ProbeResponse:
+        await self.act(context)
+        return node_manager_pb2.ProbeResponse()
+
 
 @dataclass(frozen=True)
 class Served:

@@ -9,7 +9,7 @@ from controller.core.ports import ApplyOrder, GuardGrant, Loaded, ServingViews, 
 from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.core.serving import ServingInstance
 from motor_ft.model.command import Command, ScaleDownPlan
-from motor_ft.model.engine import EngineObservation, RankOutcome
+from motor_ft.model.engine import EngineObservation, RankOutcome, RankProbe
 from motor_ft.model.errors import FtError, Reason
 from tests.support.world.pods import FakePod
 
@@ -55,6 +55,12 @@ class FakeNodeManagers:
         outcomes = (await self._enter(address, "apply", command)).apply(command, order)
         await self._cord.passes()
         return outcomes
+
+    async def probe(
+        self, address: str, command: Command, ranks: Sequence[int], timeout_sec: float
+    ) -> tuple[RankProbe, ...]:
+        pod = await self._enter(address, "probe", command)
+        return tuple(RankProbe(rank, pod.engines[rank].complete()) for rank in ranks)
 
     async def finalize(self, address: str, command: Command, *, commit: bool, retired: Sequence[int]) -> None:
         pod = await self._enter(address, "commit" if commit else "abort", command)

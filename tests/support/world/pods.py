@@ -26,6 +26,7 @@ from motor_ft.model.engine import (
     EngineStatus,
     EvidenceSource,
     FtState,
+    ProbeOutcome,
     Problem,
     RankOutcome,
 )
@@ -92,7 +93,7 @@ TWO_PODS = (registration(1, [0, 1]), registration(2, [2, 3]))
 
 @dataclass
 class FakeEngine:
-    """One engine. ``recovers`` False: it takes an apply and never becomes healthy."""
+    """One engine. ``recovers`` False: it takes an apply and never becomes healthy. ``serves`` is what a probe finds."""
 
     rank: int
     incarnation: str
@@ -100,6 +101,8 @@ class FakeEngine:
     ft_state: FtState = FtState.NONE
     observation: int = 0
     recovers: bool = True
+    serves: ProbeOutcome = ProbeOutcome.SERVED
+    completions: int = 0
     applies: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
 
     def read(self) -> EngineObservation:
@@ -109,6 +112,11 @@ class FakeEngine:
         return EngineObservation(
             self.rank, self.status, self.incarnation, self.observation, self.ft_state, problem=problem
         )
+
+    def complete(self) -> ProbeOutcome:
+        """One completion."""
+        self.completions += 1
+        return self.serves
 
     def apply(self, request_id: str, removed: tuple[int, ...]) -> RankOutcome:
         """Accept an order and carry it out."""

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from motor_ft.model.command import Command, freeze_plan
-from motor_ft.model.engine import ApplyOutcome, EngineObservation, EngineStatus, FtState, Problem, RankOutcome
+from motor_ft.model.engine import (
+    ApplyOutcome,
+    EngineObservation,
+    EngineStatus,
+    FtState,
+    ProbeOutcome,
+    Problem,
+    RankOutcome,
+    RankProbe,
+)
 from motor_ft.model.errors import FieldError
 from motor_ft.model.topology import Device, Endpoint, FtCapability, Registration, Role
 from motor_ft.v1 import common_pb2
@@ -96,6 +105,11 @@ def test_command_round_trip(command: Command) -> None:
 @given(readings | failed_readings)
 def test_observation_round_trip(observation: EngineObservation) -> None:
     assert convert.observation_from_pb(convert.observation_to_pb(observation)) == observation
+
+
+@given(st.builds(RankProbe, rank=ranks, outcome=st.sampled_from(ProbeOutcome), detail=texts))
+def test_probe_round_trip(probe: RankProbe) -> None:
+    assert convert.probe_from_pb(convert.probe_to_pb(probe)) == probe
 
 
 @given(outcomes)
