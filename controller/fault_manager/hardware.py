@@ -197,8 +197,11 @@ class HardwareDesk:
                 got=hello.incarnation_number,
                 current=adapter.number,
             )
-        same = adapter.incarnation == hello.incarnation and adapter.stream is not None
-        stream = AdapterAttachment(self, adapter, welcome, adapter.stream.sequence if same and adapter.stream else 0)
+        sequence = adapter.stream.sequence if adapter.stream else 0
+        if adapter.incarnation != hello.incarnation:  # it counts anew: sequences, and occurrences of faults
+            sequence = 0
+            adapter.faults = {key: replace(fault, occurrence=0) for key, fault in adapter.faults.items()}
+        stream = AdapterAttachment(self, adapter, welcome, sequence)
         adapter.stream, adapter.connected = stream, True
         adapter.incarnation, adapter.number = hello.incarnation, hello.incarnation_number
         log.info("hardware adapter connected", adapter=adapter.name)
@@ -218,7 +221,7 @@ class HardwareDesk:
                 return
             case HardwareFault():
                 self._check_room(adapter, report)
-                self._say(adapter, report.key, report, new=adapter.denies(report.node))
+                self._told(adapter, report.key, report, new=adapter.denies(report.node))
             case HardwareCleared():
                 self._say(adapter, report.key, None, new=False)
             case HardwareSnapshot():
@@ -246,7 +249,14 @@ class HardwareDesk:
                 kept = replace(fault, stale=True) if adapter.doubts(fault) else None
                 self._say(adapter, key, kept, new=False)
         for key, fault in told.items():
-            self._say(adapter, key, fault, new=known_before[fault.node])
+            self._told(adapter, key, fault, new=known_before[fault.node])
+
+    def _told(self, adapter: Adapter, key: FaultKey, fault: HardwareFault, *, new: bool) -> None:
+        """A fault that has ended and returned since it was reported last has ended first."""
+        if (known := adapter.faults.get(key)) and 0 < known.occurrence != fault.occurrence:
+            self._say(adapter, key, None, new=False)
+            new = True
+        self._say(adapter, key, fault, new=new)
 
     def _say(self, adapter: Adapter, key: FaultKey, fault: HardwareFault | None, *, new: bool) -> None:
         """Note what one adapter says of one fault, and tell the watchers on its node if that changes anything."""

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import NamedTuple
 
 from gateway.mindcluster.core.observed import Reading, Source
@@ -33,6 +34,13 @@ class _Seen(NamedTuple):
     live: bool
 
 
+class _Shown(NamedTuple):
+    """Places that show a fault, which was nowhere before this ``occurrence`` of it began."""
+
+    occurrence: int
+    places: set[Place]
+
+
 class Board:
     """State of all ``sources``, none of which is believed before it has said that it works.
 
@@ -44,6 +52,8 @@ class Board:
     ) -> None:
         self._broken: dict[Source, str] = dict.fromkeys(sources, "has not answered yet")
         self._slots: dict[Place, Slot] = {}
+        self._shown: dict[FaultKey, _Shown] = {}
+        self._occurrences = count(1)
         self._nodes: dict[str, _Node] = {}
         self._debounce_codes = frozenset(map(canonical_code, debounce_codes))
         self._debounce_sec = debounce_sec
@@ -63,6 +73,7 @@ class Board:
 
     def cleared(self, place: Place) -> None:
         """The place is gone, which for this source means healthy."""
+        self._show(place, Slot())
         self._slots.pop(place, None)
 
     def places(self, source: Source) -> frozenset[Place]:
@@ -99,7 +110,7 @@ class Board:
                 believed = not self._doubt(place, slot, now)
                 for (key, _), kept in slot.faults.items():
                     seen[key].append(_Seen(place, kept, believed and kept.confirmed))
-        return {key: self._merge(each, now) for key, each in seen.items()}
+        return {key: self._merge(each, self._shown[key].occurrence, now) for key, each in seen.items()}
 
     def states(self, now: Times) -> tuple[SourceState, ...]:
         """Each source as a whole, and every place of one that works and is not to be believed."""
@@ -113,10 +124,23 @@ class Board:
 
     def _keep(self, place: Place, slot: Slot) -> None:
         """Jobs come and go: one without faults is not remembered."""
+        self._show(place, slot)
         if slot.faults or place.source is not Source.CLUSTERD_STREAM:
             self._slots[place] = slot
         else:
             self._slots.pop(place, None)
+
+    def _show(self, place: Place, slot: Slot) -> None:
+        """The place will have this slot; whether a fault was gone for a moment is not seen later."""
+        before, now = ({key for key, _ in each.faults} for each in (self._slots.get(place, Slot()), slot))
+        for key in now - before:
+            if key not in self._shown:
+                self._shown[key] = _Shown(next(self._occurrences), set())
+            self._shown[key].places.add(place)
+        for key in before - now:
+            self._shown[key].places.remove(place)
+            if not self._shown[key].places:
+                del self._shown[key]
 
     def _doubt(self, place: Place, slot: Slot, now: Times) -> str:
         """Why nothing of this place is confirmed now; empty when something may be."""
@@ -131,7 +155,7 @@ class Board:
                 return "nothing was written since the node became Ready"
         return ""
 
-    def _merge(self, seen: list[_Seen], now: Times) -> HardwareFault:
+    def _merge(self, seen: list[_Seen], occurrence: int, now: Times) -> HardwareFault:
         """The gravest that a believed source states; levels that had to be inferred only where none is stated."""
         live = [each for each in seen if each.live] or seen
         stated = [each for each in live if not each.kept.observed.level_inferred] or live
@@ -154,6 +178,7 @@ class Board:
             stale=not is_live,
             detail=chosen.detail,
             first_seen=min(each.kept.first_seen for each in seen),
+            occurrence=occurrence,
             age_sec=now.monotonic - min(each.kept.since for each in seen),
         )
 

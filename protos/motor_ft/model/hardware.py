@@ -91,6 +91,8 @@ class HardwareFault:
     that the node's management controller gives a device. ``level_inferred``: the cluster stated none, so it was taken
     from a coarser state. ``stale``: no source that works confirms the fault now. ``first_seen`` is in seconds since
     the epoch, for people; ``age_sec`` runs on the reporter's clock since the reporter first had the fault.
+    ``occurrence`` is another one after the fault has ended and returned, within one start of the reporter; 0 when the
+    reporter does not count.
     """
 
     node: str
@@ -107,6 +109,7 @@ class HardwareFault:
     stale: bool = False
     detail: str = ""
     first_seen: float = 0.0
+    occurrence: int = 0
     age_sec: float = field(default=0.0, compare=False)
 
     @property

@@ -492,6 +492,7 @@ class HardwareFault(_message.Message):
     DETAIL_FIELD_NUMBER: _builtins.int
     FIRST_SEEN_TIME_FIELD_NUMBER: _builtins.int
     AGE_FIELD_NUMBER: _builtins.int
+    OCCURRENCE_FIELD_NUMBER: _builtins.int
     level: Global___FaultLevel.ValueType
     """Gravest level that a working source states."""
     raw_level: _builtins.str
@@ -506,6 +507,10 @@ class HardwareFault(_message.Message):
     """No source that works confirms the fault now. It is kept."""
     detail: _builtins.str
     """Text for people: why the level was raised."""
+    occurrence: _builtins.int
+    """Number that this occurrence of the fault has within one start of the reporter. Another one means that the fault
+    has ended and returned, even when its end was never reported. 0: the reporter does not count.
+    """
     @_builtins.property
     def key(self) -> Global___HardwareFaultKey:
         """Which fault."""
@@ -536,10 +541,11 @@ class HardwareFault(_message.Message):
         detail: _builtins.str = ...,
         first_seen_time: _timestamp_pb2.Timestamp | None = ...,
         age: _duration_pb2.Duration | None = ...,
+        occurrence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "first_seen_time", b"first_seen_time", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "detail", b"detail", "fault_type", b"fault_type", "first_seen_time", b"first_seen_time", "key", b"key", "level", b"level", "level_inferred", b"level_inferred", "node_ip", b"node_ip", "raw_level", b"raw_level", "sources", b"sources", "stale", b"stale"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "detail", b"detail", "fault_type", b"fault_type", "first_seen_time", b"first_seen_time", "key", b"key", "level", b"level", "level_inferred", b"level_inferred", "node_ip", b"node_ip", "occurrence", b"occurrence", "raw_level", b"raw_level", "sources", b"sources", "stale", b"stale"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

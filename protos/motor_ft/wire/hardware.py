@@ -28,6 +28,7 @@ def hardware_fault_to_pb(fault: HardwareFault) -> fault_report_pb2.HardwareFault
         detail=fault.detail,
         first_seen_time=first_seen,
         age=duration_to_pb(fault.age_sec),
+        occurrence=fault.occurrence,
     )
 
 
@@ -55,6 +56,7 @@ def hardware_fault_from_pb(message: fault_report_pb2.HardwareFault, path: str = 
         stale=message.stale,
         detail=message.detail,
         first_seen=first_seen.ToMicroseconds() / 1_000_000,
+        occurrence=message.occurrence,
         age_sec=age,
     )
 

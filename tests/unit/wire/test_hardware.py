@@ -28,6 +28,7 @@ faults = st.builds(
     stale=st.booleans(),
     detail=texts,
     first_seen=st.integers(0, 2**40).map(lambda milliseconds: milliseconds / 1000),
+    occurrence=st.integers(0, 2**63 - 1),
     age_sec=st.integers(0, 10**9).map(lambda milliseconds: milliseconds / 1000),
 )
 

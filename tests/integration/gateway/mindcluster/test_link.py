@@ -135,6 +135,23 @@ async def test_changes_follow_the_snapshot_and_what_is_not_acknowledged_comes_ag
         assert cleared.sequence > snapshot.sequence
 
 
+async def test_a_fault_that_returns_before_its_end_was_told_is_told_as_another_occurrence(
+    adapter: Adapter, controller: ScriptedController
+) -> None:
+    show(adapter)
+    adapter.feed.refresh()
+    async with linking(adapter, controller.address):
+        conversation, _ = await welcomed(controller)
+        show(adapter, fault("A"))
+        first = await conversation.report()
+        for faults in ((), (fault("A"),)):
+            show(adapter, *faults)
+            adapter.feed.refresh()
+        again = await conversation.report()
+        assert again.hardware_fault.key == first.hardware_fault.key
+        assert again.hardware_fault.occurrence > first.hardware_fault.occurrence
+
+
 async def test_a_source_that_breaks_is_told_with_a_snapshot(adapter: Adapter, controller: ScriptedController) -> None:
     show(adapter, fault("A"))
     adapter.feed.refresh()

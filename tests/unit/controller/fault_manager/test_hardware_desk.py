@@ -198,6 +198,20 @@ async def test_a_fault_is_new_when_its_adapter_has_said_before_that_it_is_not_th
     assert (told["4."], told["5."]) == (True, True)
 
 
+async def test_a_fault_that_has_returned_is_new_though_its_end_was_never_told() -> None:
+    """Of the same start of the adapter: another start counts anew."""
+    world = World()
+    stream = world.attach()
+    first, second, third = (replace(card(), occurrence=number) for number in (1, 2, 3))
+    await world.tell(stream, first, first)
+    assert world.watcher.told == [(card().key, first, False)]
+    await world.tell(stream, second, HardwareSnapshot((third,), ()))
+    returned = [(card().key, each, each is not None) for each in (None, second, None, third)]
+    assert world.watcher.told[1:] == returned
+    await world.tell(world.attach(incarnation="two", number=2), HardwareSnapshot((first,), ()), first)
+    assert world.watcher.told[5:] == [(card().key, first, False)]
+
+
 async def test_what_another_adapter_already_said_is_not_new() -> None:
     world = World()
     first, second = world.attach("first"), world.attach("second")

@@ -110,6 +110,21 @@ def test_a_change_of_level_is_the_same_fault_and_a_return_is_a_new_one() -> None
     assert (fault.first_seen, fault.age_sec) == (WALL + 90, 0)
 
 
+def test_an_occurrence_lasts_as_long_as_any_source_shows_the_fault() -> None:
+    """Whoever showed it first; after it was nowhere the next one begins, also between two looks."""
+    made = board(Source.CM_DEVICE, Source.CM_CLUSTER)
+    made.take(DEVICE, reading(card(), card("B")), at(0))
+    first = {key.code: fault.occurrence for key, fault in made.faults(at(0)).items()}
+    made.take(CLUSTER, reading(card()), at(1))
+    made.take(DEVICE, reading(), at(2))
+    made.take(DEVICE, reading(card()), at(3))
+    made.cleared(CLUSTER)
+    assert only(made).occurrence == first["80E18402"] != first["B"]
+    made.take(DEVICE, reading(), at(4))
+    made.take(DEVICE, reading(card()), at(4))
+    assert only(made).occurrence not in first.values()
+
+
 def test_a_time_of_the_future_is_not_believed() -> None:
     made = board()
     made.take(DEVICE, reading(card(since=WALL + 3600)), at(0))
