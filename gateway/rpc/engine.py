@@ -91,6 +91,9 @@ def _apply(request: engine_pb2.ApplyInstructionRequest, received: float, timeout
     if scale_down:
         demand(bool(request.dp_master_ip), "dp_master_ip", "must be present")
         demand(0 < port < 65536, "dp_store_port", f"must be 1 to 65535, not {port}")
+    else:
+        demand(not request.dp_master_ip, "dp_master_ip", "must be empty for retry")
+        demand(port == 0, "dp_store_port", "must be 0 for retry")
     lease = _positive(request.lease_remaining, "lease_remaining")
     demand(lease <= MAX_LEASE_SEC, "lease_remaining", f"must be at most {MAX_LEASE_SEC:g} s, not {lease:g} s")
     order = Order(command.request_id, instruction, removed, request.dp_master_ip, port)

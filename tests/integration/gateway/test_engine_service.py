@@ -167,6 +167,11 @@ async def test_an_engine_that_was_never_declared_gets_nothing(stub: Stub, group:
         ({"lease_remaining": duration_to_pb(3601)}, "lease_remaining"),
         ({"timeout": duration_to_pb(-1)}, "timeout"),
         ({"instruction": common_pb2.INSTRUCTION_RETRY}, "removed_dp_ranks"),
+        ({"instruction": common_pb2.INSTRUCTION_RETRY, "removed_dp_ranks": []}, "dp_master_ip"),
+        (
+            {"instruction": common_pb2.INSTRUCTION_RETRY, "removed_dp_ranks": [], "dp_master_ip": ""},
+            "dp_store_port",
+        ),
         ({"header": command_to_header(Command(0, "r1", 5, 1))}, "header.instance_id"),
         ({"header": command_to_header(Command(7, "r1", None, None))}, "header.controller_epoch"),
     ],
