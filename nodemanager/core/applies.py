@@ -91,20 +91,31 @@ def settle(records: Records, command: Command, outcomes: Sequence[RankOutcome]) 
 def check_order(order: ApplyOrder, plan: ScaleDownPlan | None) -> None:
     """Raise FieldError or FtError PLAN_MISMATCH unless the order says what the plan says."""
     if order.instruction is Instruction.RETRY:
-        if order.removed or order.dp_master_ip or order.dp_store_port is not None:
-            raise FieldError({"instruction": "retry removes no rank and moves no store"})
-        return
+        _check_retry(order, plan)
+    else:
+        _check_scale_down(order)
+    if plan and (order.removed != plan.removed or not {rank for rank, _ in plan.survivors}.issuperset(order.ranks)):
+        raise FtError(
+            Reason.PLAN_MISMATCH,
+            f"{order.instruction} must name the removed ranks, for retry none, and survivors of the plan under which "
+            "the guard is held",
+        )
+
+
+def _check_retry(order: ApplyOrder, plan: ScaleDownPlan | None) -> None:
+    if order.removed or order.dp_master_ip or order.dp_store_port is not None:
+        raise FieldError({"instruction": "retry removes no rank and moves no store"})
+    if plan is None:
+        raise FieldError({"plan_hash": "retry needs a guard with a plan, which says which engines are meant"})
+
+
+def _check_scale_down(order: ApplyOrder) -> None:
     if not order.removed or sorted(set(order.removed)) != list(order.removed):
         raise FieldError({"removed_dp_ranks": "at least one rank, ascending, each once"})
     if both := set(order.removed) & set(order.ranks):
         raise FieldError({"dp_ranks": f"ranks {sorted(both)} are removed; only survivors receive apply"})
     if not order.dp_master_ip:
         raise FieldError({"dp_master_ip": "address of the lowest survivor is missing"})
-    if plan and (order.removed != plan.removed or not {rank for rank, _ in plan.survivors}.issuperset(order.ranks)):
-        raise FtError(
-            Reason.PLAN_MISMATCH,
-            "scale_down must name the removed ranks and survivors of the plan under which the guard is held",
-        )
 
 
 def lowest_survivor(order: ApplyOrder, plan: ScaleDownPlan | None, dp_size: int) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 
-from motor_ft.model.engine import EngineObservation, Instruction
+from motor_ft.model.engine import EngineObservation
 from motor_ft.v1 import node_manager_pb2, node_manager_pb2_grpc
 from motor_ft.wire.convert import (
     command_from_header,
@@ -112,8 +112,7 @@ def _older(reading: EngineObservation, snapshot: tuple[EngineObservation, ...]) 
 
 def _order(request: node_manager_pb2.ApplyRequest) -> ApplyOrder:
     instruction = INSTRUCTION.from_pb(request.instruction, "instruction")
-    if instruction is Instruction.SCALE_DOWN:
-        demand(bool(request.plan_hash), "plan_hash", "must be present for scale_down")
+    demand(bool(request.plan_hash), "plan_hash", "must be present")
     port = request.dp_store_port if request.HasField("dp_store_port") else None
     demand(port is None or 0 < port < 65536, "dp_store_port", f"must be 1 to 65535, not {port}")
     return ApplyOrder(

@@ -429,7 +429,7 @@ Global___RankOutcome: _TypeAlias = RankOutcome  # noqa: Y015
 
 @_typing.final
 class ScaleDownPlan(_message.Message):
-    """Everything of a scale-down that all survivors must agree on. Frozen once per transaction."""
+    """Everything of a scale-down, or of a retry, that all survivors must agree on. Frozen once per transaction."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -440,7 +440,7 @@ class ScaleDownPlan(_message.Message):
     """SHA-256 (hex) over instance, generation, removed ranks and survivors."""
     @_builtins.property
     def removed_dp_ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Cumulative set of removed DP ranks, original numbering, ascending."""
+        """Cumulative set of removed DP ranks, original numbering, ascending; empty for a retry, which removes nobody."""
 
     @_builtins.property
     def survivors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Survivor]:

@@ -40,7 +40,7 @@ class GuardRequest(_message.Message):
     @_builtins.property
     def plan(self) -> _common_pb2.ScaleDownPlan:
         """The frozen plan. With it the owner of a removed rank ends what is left of that rank, and the NodeManager of
-        the lowest survivor reserves the store port.
+        the lowest survivor reserves the store port; a plan that removes nobody does neither, and is that of a retry.
         """
 
     def __init__(
@@ -67,7 +67,7 @@ class GuardResponse(_message.Message):
     REMAINING_FIELD_NUMBER: _builtins.int
     DP_STORE_PORT_FIELD_NUMBER: _builtins.int
     dp_store_port: _builtins.int
-    """Reserved store port; only from the NodeManager of the lowest survivor of a plan."""
+    """Reserved store port; only from the NodeManager of the lowest survivor of a plan that removes ranks."""
     @_builtins.property
     def remaining(self) -> _duration_pb2.Duration:
         """What is left of the lease."""
@@ -162,7 +162,7 @@ class ApplyRequest(_message.Message):
     dp_store_port: _builtins.int
     """Store port on the lowest survivor; absent: every NodeManager derives it from its base port and the lowest survivor."""
     plan_hash: _builtins.str
-    """Hash of the plan under which the guard is held; empty for retry."""
+    """Hash of the plan under which the guard is held."""
     @_builtins.property
     def header(self) -> _common_pb2.CommandHeader:
         """Identity and fence."""

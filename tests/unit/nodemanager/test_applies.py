@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from motor_ft.model.command import Command, freeze_plan
+from motor_ft.model.command import Command, ScaleDownPlan, freeze_plan
 from motor_ft.model.engine import ApplyOutcome, Instruction, RankOutcome
 from motor_ft.model.errors import FieldError, FtError, Reason
 from nodemanager.core.applies import (
@@ -21,7 +21,8 @@ from nodemanager.core.applies import (
 COMMAND = Command(7, "a", 5, 3)
 PLAN = freeze_plan(7, 3, frozenset({1}), {0: "e0", 2: "e2", 3: "e3"})
 ORDER = ApplyOrder(Instruction.SCALE_DOWN, (2, 3), (1,), "10.0.0.1", 29600, PLAN.plan_hash)
-RETRY = ApplyOrder(Instruction.RETRY, (2, 3))
+NOBODY = freeze_plan(7, 3, frozenset(), {0: "e0", 2: "e2", 3: "e3"})
+RETRY = ApplyOrder(Instruction.RETRY, (2, 3), plan_hash=NOBODY.plan_hash)
 
 
 def test_an_intent_without_outcome_is_unknown() -> None:
@@ -66,14 +67,24 @@ def test_records_are_bounded_and_the_newest_stay() -> None:
 
 def test_the_order_of_the_plan_is_accepted() -> None:
     check_order(ORDER, PLAN)
-    check_order(RETRY, None)
+    check_order(RETRY, NOBODY)
     check_order(replace(ORDER, plan_hash=""), None)
 
 
-@pytest.mark.parametrize("order", [replace(ORDER, removed=(1, 2), ranks=(3,)), replace(ORDER, ranks=(3, 4))])
-def test_an_order_that_differs_from_the_plan_is_refused(order: ApplyOrder) -> None:
+@pytest.mark.parametrize(
+    ("order", "plan"),
+    [
+        (replace(ORDER, removed=(1, 2), ranks=(3,)), PLAN),
+        (replace(ORDER, ranks=(3, 4)), PLAN),
+        (ORDER, NOBODY),
+        (RETRY, PLAN),
+        (replace(RETRY, ranks=(3, 4)), NOBODY),
+    ],
+)
+def test_an_order_that_differs_from_the_plan_is_refused(order: ApplyOrder, plan: ScaleDownPlan) -> None:
+    """A plan is for one instruction: under one that removes ranks nobody retries, and the other way round."""
     with pytest.raises(FtError) as caught:
-        check_order(order, PLAN)
+        check_order(order, plan)
     assert caught.value.reason is Reason.PLAN_MISMATCH
 
 
@@ -85,12 +96,20 @@ def test_an_order_that_differs_from_the_plan_is_refused(order: ApplyOrder) -> No
         (replace(ORDER, removed=(2,)), "dp_ranks"),
         (replace(ORDER, dp_master_ip=""), "dp_master_ip"),
         (replace(RETRY, removed=(1,)), "instruction"),
+        (replace(RETRY, dp_master_ip="10.0.0.1"), "instruction"),
+        (replace(RETRY, dp_store_port=29600), "instruction"),
     ],
 )
 def test_a_malformed_order_names_its_field(order: ApplyOrder, field: str) -> None:
     with pytest.raises(FieldError) as caught:
         check_order(order, PLAN)
     assert list(caught.value.violations) == [field]
+
+
+def test_a_retry_without_a_plan_does_not_say_which_engines_are_meant() -> None:
+    with pytest.raises(FieldError) as caught:
+        check_order(RETRY, None)
+    assert list(caught.value.violations) == ["plan_hash"]
 
 
 def test_the_lowest_survivor_comes_from_the_plan_or_from_what_is_not_removed() -> None:
