@@ -295,6 +295,23 @@ async def test_a_controller_that_does_not_acknowledge_is_left(node: Node, contro
         await controller.linked()
 
 
+async def test_what_nobody_acknowledged_in_time_is_sent_again_on_the_next_stream(
+    linked: Node, controller: ScriptedController
+) -> None:
+    """Its old age is that of the last stream, and must not end the new one before it was sent."""
+    first = await controller.called()
+    await first.hear()
+    first.say(welcome(heartbeat=0.05, ttl=20))
+    lost = await first.report()
+    linked.clock.ahead += 21
+    second = await controller.called()
+    await second.hear()
+    second.say(welcome(heartbeat=0.05, ttl=20))
+    again = await second.report()
+    assert again.sequence == lost.sequence
+    second.say(ack(again.sequence))
+
+
 async def test_a_new_instance_ends_retirement(node: Node, controller: ScriptedController) -> None:
     await node.guard(command())
     await node.finalize(command(), retired=[1])
