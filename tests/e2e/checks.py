@@ -6,11 +6,11 @@ from collections import Counter
 from typing import Any
 
 from motor_ft.v1 import controller_pb2 as pb
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, Deployment
 from tests.support.waiting import until
 
 
-async def scaled_down(cluster: Cluster, dead: list[int]) -> pb.Instance:
+async def scaled_down(cluster: Deployment, dead: list[int]) -> pb.Instance:
     """The instance serves without exactly these ranks."""
     instance = await cluster.until(
         lambda i: list(i.dead_committed) == dead and i.phase == pb.PHASE_SCALED_DOWN_RUNNING and i.can_serve,
@@ -23,7 +23,7 @@ async def scaled_down(cluster: Cluster, dead: list[int]) -> pb.Instance:
     return instance
 
 
-async def rebuilt(cluster: Cluster, old: pb.Instance) -> pb.Instance:
+async def rebuilt(cluster: Deployment, old: pb.Instance) -> pb.Instance:
     """The old instance is gone and a newer one with all ranks serves."""
     new = await cluster.serving(after=old.instance_id)
     assert new.phase == pb.PHASE_NORMAL

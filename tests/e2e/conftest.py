@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.cluster import Cluster, Evidence, Shape
 
-Start = Callable[[Shape], AbstractAsyncContextManager[tuple[Cluster, Evidence]]]
+Start = Callable[..., AbstractAsyncContextManager[tuple[Cluster, Evidence]]]
 FAILED = pytest.StashKey[bool]()
 
 
@@ -38,11 +38,11 @@ def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @pytest.fixture
 def start(folder: Path) -> Start:
-    """Start a cluster of a shape, recording evidence."""
+    """Start a cluster of one instance, or of several shapes beside each other, recording evidence."""
 
     @asynccontextmanager
-    async def started(shape: Shape) -> AsyncIterator[tuple[Cluster, Evidence]]:
-        async with Cluster(folder, shape) as cluster, Evidence(cluster) as evidence:
+    async def started(*shapes: Shape) -> AsyncIterator[tuple[Cluster, Evidence]]:
+        async with Cluster(folder, *shapes) as cluster, Evidence(cluster) as evidence:
             yield cluster, evidence
 
     return started

@@ -79,15 +79,15 @@ class Evidence:
     async def _write(self) -> None:
         cluster = self._cluster
         self.folder.mkdir(exist_ok=True)
-        log = await cluster.engine_log() if cluster.group_url else {"applies": [], "changes": []}
-        engine = [{"source": "engine", **change} for change in log["changes"]]
+        logs = [(each.prefix, await each.engine_log()) for each in cluster.deployments]
+        engine = [{"source": f"{prefix}engine", **change} for prefix, log in logs for change in log["changes"]]
         controller = [{"source": "controller", **state} for state in self._states]
-        pods = [{"source": f"pod-{n}", **record} for n, record in self._pod_records()]
+        pods = [{"source": pod, **record} for pod, record in self._pod_records()]
         self._lines("timeline.jsonl", sorted([*engine, *controller, *pods], key=lambda item: item["at"]))
         self._lines("coordinator.jsonl", await cluster.views())
         self._lines("completions.jsonl", self._completions)
         self._json("fault.json", cluster.faults)
-        self._json("apply.json", log["applies"])
+        self._json("apply.json", [apply for _, log in logs for apply in log["applies"]])
         self._json("instance.json", [_plain(instance) for instance in await self._final()])
         self._json("pods.json", [record for _, record in self._pod_records() if record["kind"] == "stop"])
         self._json("latency.json", self.latencies())
@@ -98,7 +98,8 @@ class Evidence:
     async def _final(self) -> list[pb.Instance]:
         try:
             async with asyncio.timeout(3):
-                return await self._cluster.instances(deleted=True)
+                each = [await deployment.instances(deleted=True) for deployment in self._cluster.deployments]
+                return [instance for instances in each for instance in instances]
         except (TimeoutError, grpc.aio.AioRpcError):
             return []
 
@@ -117,11 +118,13 @@ class Evidence:
                     found[name] = round(after * 1000, 1)
         return found
 
-    def _pod_records(self) -> list[tuple[int, dict[str, Any]]]:
+    def _pod_records(self) -> list[tuple[str, dict[str, Any]]]:
         found = []
-        for number in range(len(self._cluster.pods)):
-            path = self._cluster.folder / f"pod-{number}.jsonl"
-            found += [(number, json.loads(line)) for line in path.read_text().splitlines()]
+        for deployment in self._cluster.deployments:
+            for number in range(len(deployment.pods)):
+                pod = f"{deployment.prefix}pod-{number}"
+                lines = (self._cluster.folder / f"{pod}.jsonl").read_text().splitlines()
+                found += [(pod, json.loads(line)) for line in lines]
         return found
 
     def _lines(self, name: str, items: list[dict[str, Any]]) -> None:

@@ -43,7 +43,10 @@ def even_pods(pods: int, ranks_per_pod: int) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """``urls`` are engines that run already, one for each rank; without them fake ones are launched."""
+    """``urls`` are engines that run already, one for each rank; without them fake ones are launched.
+
+    Pod N is on node N, where other jobs may have pods too; rank R uses card ``first_card`` + R of its node.
+    """
 
     pods: tuple[tuple[int, ...], ...] = ((0, 1), (2, 3))
     dialect: str = Dialect.V1
@@ -54,6 +57,8 @@ class Shape:
     proxied_pods: tuple[int, ...] = ()
     """Pods that the Controller reaches only through a proxy that can delay and cut."""
     job: str = "demo"
+    role: str = "union"
+    first_card: int = 0
     urls: tuple[str, ...] = ()
     store: str = "sqlite"
 
