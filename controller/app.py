@@ -1,7 +1,6 @@
 """Composition root of the Controller: the only file that builds adapters, in start and stop order."""
 
 import asyncio
-import os
 import socket
 import time
 import uuid
@@ -12,7 +11,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from controller.clock import SystemClock
-from controller.config import ControllerConfig, StoreConfig
+from controller.config import ControllerConfig
 from controller.coordinator.grpc import GrpcCoordinator
 from controller.coordinator.http import HttpCoordinator
 from controller.coordinator.pusher import ServingPusher
@@ -33,6 +32,7 @@ from controller.store.memory import MemoryStore
 from controller.store.sqlite import SqliteStore
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.v1 import controller_pb2_grpc, fault_report_pb2_grpc
+from motor_ft.wire.config import check
 from motor_ft.wire.log import get_logger
 from motor_ft.wire.metrics import MetricsServer, RpcMetrics
 from motor_ft.wire.policy import POLICIES
@@ -49,7 +49,6 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
     metrics = ControllerMetrics(registry)
     settings = config.fault_tolerance_config.settings
     clock = SystemClock()
-    serving = asyncio.Event()
     failures: list[FtError] = []
 
     def end(failure: FtError) -> None:
@@ -58,7 +57,7 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         stop.set()
 
     async with AsyncExitStack() as stack:
-        store = await _open_store(config.store, timeout_sec=settings.limits.request_timeout, on_lost=end)
+        store = await _open_store(config, on_lost=end)
         stack.push_async_callback(store.close)
         nodes = GrpcNodeManagers(request_timeout_sec=settings.limits.request_timeout)
         stack.push_async_callback(nodes.close)
@@ -94,22 +93,24 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
                 connect=nodes.connect,
             )
         )
-        server = _server(config.listen, settings, manager, board, RpcMetrics(registry))
-        http = MetricsServer(config.metrics_listen, registry, ready=lambda: serving.is_set() and store.leads())
+        metrics.standing(lambda: manager.refusal() is None)
+        http = MetricsServer(config.metrics_listen, registry, ready=lambda: manager.refusal() is None)
         stack.push_async_callback(http.stop)
         metrics_port = await http.start()
-        stack.push_async_callback(manager.close)
+        reports = FaultReportServicer(manager, enabled=settings.enable_fault_tolerance)
+        server = _server(config.listen, settings, manager, board, reports, RpcMetrics(registry))
+        stack.push_async_callback(server.stop, STOP_GRACE_SEC)
+        port = await server.start()
         if await _done_before(stop, manager.start()):
             publisher.start(manager, lambda: manager.epoch)
-            stack.push_async_callback(server.stop, STOP_GRACE_SEC)
-            port = await server.start()
-            serving.set()
+            server.set_all_serving(True)
             epoch = manager.epoch
             log.info("controller serves", listen=config.listen, port=port, metrics_port=metrics_port, epoch=epoch)
             await stop.wait()
         log.info("controller stops")
-        if failures:
-            await manager.close()  # nothing is done any more while streams and calls get their time to end
+        server.set_all_serving(False)
+        await manager.close()  # nothing is done any more while streams and calls get their time to end
+        await reports.step_down()
     if failures:
         raise failures[0]
 
@@ -129,30 +130,58 @@ async def _done_before(stop: asyncio.Event, work: Coroutine[None, None, None]) -
         await asyncio.gather(working, stopped, return_exceptions=True)
 
 
-def _server(listen: str, settings: Settings, manager: FaultManager, board: Board, rpc_metrics: RpcMetrics) -> RpcServer:
-    server = RpcServer(name="controller", listen=listen, metrics=rpc_metrics, policies=POLICIES)
-    reports = FaultReportServicer(manager, enabled=settings.enable_fault_tolerance)
+def _server(
+    listen: str,
+    settings: Settings,
+    manager: FaultManager,
+    board: Board,
+    reports: FaultReportServicer,
+    rpc_metrics: RpcMetrics,
+) -> RpcServer:
+    """A server that refuses until the manager leads."""
+    server = RpcServer(
+        name="controller", listen=listen, metrics=rpc_metrics, policies=POLICIES, refusal=manager.refusal
+    )
     add_reports = fault_report_pb2_grpc.add_FaultReportServiceServicer_to_server
     server.add("motor_ft.v1.FaultReportService", add_reports, reports)
     instances = ControllerServicer(board, scale_down_disabled=not settings.scale_down_enabled)
     add_instances = controller_pb2_grpc.add_ControllerServiceServicer_to_server
     server.add("motor_ft.v1.ControllerService", add_instances, instances)
+    server.set_all_serving(False)
     return server
 
 
-async def _open_store(config: StoreConfig, *, timeout_sec: float, on_lost: Callable[[FtError], None]) -> Store:
-    if config.kind == "memory":
+async def raise_epoch(config: ControllerConfig, above: int | None, *, dry_run: bool) -> tuple[int, int]:
+    """For an operator: every term that begins from now on is above; returns the stored offset before and after.
+
+    Raises FtError, or ConfigError for a store that needs no operator for that.
+    """
+    check(config.store.kind == "etcd", "store.kind", f'is "{config.store.kind}", which raises its epoch by itself')
+    store = _etcd_store(config, on_lost=lambda _: None)
+    try:
+        return await store.raise_epoch(above, dry_run=dry_run)
+    finally:
+        await store.close()
+
+
+async def _open_store(config: ControllerConfig, on_lost: Callable[[FtError], None]) -> Store:
+    if config.store.kind == "memory":
         return MemoryStore()
-    if config.kind == "sqlite":
-        return await SqliteStore.open(Path(config.path))
-    etcd = config.etcd
+    if config.store.kind == "sqlite":
+        return await SqliteStore.open(Path(config.store.path))
+    return _etcd_store(config, on_lost)
+
+
+def _etcd_store(config: ControllerConfig, on_lost: Callable[[FtError], None]) -> EtcdStore:
+    etcd = config.store.etcd
+    timeout_sec = config.fault_tolerance_config.dp_scale_down_config.request_timeout_sec
     credentials = channel_credentials(etcd.ca_file, etcd.cert_file, etcd.key_file) if etcd.tls else None
     login = Login(etcd.user, Path(etcd.password_file)) if etcd.user else None
     return EtcdStore(
         EtcdClient(etcd.targets, credentials=credentials, login=login, timeout_sec=timeout_sec),
         prefix=etcd.prefix,
         lease_ttl_sec=etcd.lease_ttl_sec,
-        name=f"{socket.gethostname()} pid {os.getpid()}",
+        address=config.address(socket.gethostname()),
         now=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),  # goes on while this machine sleeps, as etcd's does
         on_lost=on_lost,
     )

@@ -216,6 +216,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """The whole file."""
 
     listen: str = "127.0.0.1:50051"
+    advertise: str = ""
     metrics_listen: str = "127.0.0.1:9090"
     coordinators: list[str] = []
     store: StoreConfig = StoreConfig()
@@ -228,7 +229,15 @@ class ControllerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
             check(known, f"coordinators[{number}]", f"{url!r} must start with http://, https:// or grpc://")
         if not self.listen.startswith("unix:"):
             _check_address("listen", self.listen)
+        if self.advertise:
+            _check_address("advertise", self.advertise)
         _check_address("metrics_listen", self.metrics_listen)
+
+    def address(self, hostname: str) -> str:
+        """Where reporters and clients find this Controller, on the machine of this name."""
+        host, _, port = self.listen.rpartition(":")
+        everywhere = host in {"0.0.0.0", "[::]"}
+        return self.advertise or (f"{hostname}:{port}" if everywhere else self.listen)
 
 
 def _check_address(key: str, address: str) -> None:

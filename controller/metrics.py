@@ -1,5 +1,6 @@
 """Metrics of the Controller beyond those of its RPCs."""
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -14,6 +15,12 @@ class ControllerMetrics:
     """What the FaultManager, the strategies and the pusher count; series of an instance go with ``forget``."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._leading = Gauge("motor_ft_leading", "1 while this Controller leads and decides.", registry=registry)
+        self._behind = Gauge(
+            "motor_ft_epoch_behind_fleet",
+            "1 when it refuses to lead until an operator raises the epoch.",
+            registry=registry,
+        )
         self._phase = Gauge(
             "motor_ft_phase", "1 for the phase that is reported.", ["instance", "phase"], registry=registry
         )
@@ -52,6 +59,14 @@ class ControllerMetrics:
         for event in ServingEvent:
             for confirmed in (True, False):
                 self._refreshes.labels(event, _flag(confirmed))  # a rate needs the zero before the first one
+
+    def standing(self, leads: Callable[[], bool]) -> None:
+        """Ask ``leads`` at every scrape."""
+        self._leading.set_function(lambda: float(leads()))
+
+    def epoch_behind_fleet(self, behind: bool) -> None:
+        """An operator has to raise the epoch."""
+        self._behind.set(behind)
 
     def phase(self, instance_id: int, phase: Phase) -> None:
         """The phase that is reported of an instance."""

@@ -67,12 +67,17 @@ class Store(Protocol):
     async def lead(self, above: int = 0) -> int:
         """Begin a term and return its epoch: larger than ``above`` and than every epoch before. May be called again.
 
-        Waits while another Controller leads.
+        Waits while another Controller leads. Where another store may hold the fleet's records, only an operator may
+        raise the epoch above one of the fleet that is larger than ours: FtError ``EPOCH_BEHIND_FLEET``, and no term.
         """
         ...
 
     def leads(self) -> bool:
         """No other Controller can have begun a term yet, as far as this one's clock can tell."""
+        ...
+
+    def leader(self) -> str:
+        """Address that the Controller which leads advertises, as far as is known; else empty."""
         ...
 
     async def next_instance_id(self) -> int:

@@ -72,6 +72,10 @@ class Settings:
 class Observer(hardware.Observer, Protocol):
     """Metrics of the FaultManager."""
 
+    def epoch_behind_fleet(self, behind: bool) -> None:
+        """Whether this Controller waits for an operator to raise its epoch."""
+        ...
+
     def phase(self, instance_id: int, phase: Phase) -> None:
         """The phase that is reported."""
         ...

@@ -22,6 +22,8 @@ log = get_logger(__name__)
 
 RETRIES_SEC = (0.2, 0.5, 1.0, 2.0, 4.0)
 """Pauses before a store is asked again that failed right after the election."""
+BEHIND_SEC = 5.0
+"""How often to look whether an operator has raised the epoch above the fleet's."""
 
 KEPT_REPLACED = 10_000
 """Incarnations of replaced pods that are remembered, so that a late one is turned away."""
@@ -66,6 +68,9 @@ class FaultManager:
         self._hardware = HardwareDesk(env.observer)
         self._replaced: dict[str, str] = {}
         self._admission = asyncio.Lock()
+        self._leading = False
+        self._begun_at = 0.0
+        self._behind: FtError | None = None
         self._closing = False
 
     @property
@@ -73,8 +78,24 @@ class FaultManager:
         """Term of this Controller."""
         return self._epoch
 
+    def refusal(self) -> FtError | None:
+        """Why this Controller does not speak for the fleet now; None while it leads."""
+        store = self._env.store
+        if self._behind is not None:
+            return FtError(self._behind.reason, self._behind.message, **self._behind.metadata)
+        if not self._leading or not store.leads():
+            leader = store.leader()
+            text = f"this Controller does not lead; {leader or 'who does is not known'}; ask there, or later"
+            return FtError(Reason.NOT_LEADER, text, leader=leader)
+        if self._closing:
+            return FtError(Reason.SHUTTING_DOWN, "this Controller is shutting down; connect again")
+        return None
+
     async def start(self) -> None:
-        """Begin a term and go on with every instance that is stored."""
+        """Begin a term and go on with every instance that is stored.
+
+        While the epoch is behind the fleet's it waits for an operator to raise it.
+        """
         loaded = await self._begun()
         for instance_id, why in loaded.unreadable.items():
             log.error("stored instance cannot be read and is not served", instance_id=instance_id, error=why)
@@ -89,19 +110,32 @@ class FaultManager:
             self._supersede(actor)  # the Controller ended before the older one was forgotten
         for actor in list(self._actors.values()):
             actor.start()
+        self._begun_at = self._env.clock.now()
+        self._leading = True
         log.info("leading", epoch=self._epoch, instances=len(self._actors))
 
     async def _begun(self) -> Loaded:
         """A term is begun and everything read; a store that fails right after the election is asked again."""
-        for pause_sec in RETRIES_SEC:
+        retries = iter(RETRIES_SEC)
+        while True:
             try:
-                return await self._begin()
+                loaded = await self._begin()
             except FtError as error:
-                log.warning("the term could not be begun", error=str(error))
+                log.error("the term could not be begun", error=str(error))
+                self._set_behind(error if error.reason is Reason.EPOCH_BEHIND_FLEET else None)
+                pause_sec = BEHIND_SEC if self._behind else next(retries, None)
+                if pause_sec is None:
+                    raise
                 await asyncio.sleep(pause_sec)
                 if not self._env.store.leads():
                     raise
-        return await self._begin()
+            else:
+                self._set_behind(None)
+                return loaded
+
+    def _set_behind(self, behind: FtError | None) -> None:
+        self._behind = behind
+        self._env.observer.epoch_behind_fleet(behind is not None)
 
     async def _begin(self) -> Loaded:
         """Every identity has a runtime afterwards; what had no identity was never READY and is removed."""
@@ -139,7 +173,7 @@ class FaultManager:
         """Admit a NodeManager to its instance, or to the instance of its job that is being assembled."""
         assembly.check_registration(hello.registration)
         async with self._admission:  # two pods of one job must not open two instances
-            self._check_open()
+            self._check_leading()
             if self._replaced.get(hello.reporter_id) == hello.incarnation:
                 raise _replaced(hello)
             await self._raise_epoch(hello)
@@ -153,13 +187,13 @@ class FaultManager:
     async def attach_adapter(self, hello: AdapterHello) -> AdapterAttachment:
         """Admit an adapter of hardware faults."""
         async with self._admission:
-            self._check_open()
+            self._check_leading()
             await self._raise_epoch(hello)
             return self._hardware.attach(hello, self._env.settings.welcome(self._epoch))
 
-    def _check_open(self) -> None:
-        if self._closing:
-            raise FtError(Reason.SHUTTING_DOWN, "this Controller is shutting down; connect again")
+    def _check_leading(self) -> None:
+        if (refusal := self.refusal()) is not None:
+            raise refusal
 
     async def _raise_epoch(self, hello: Hello | AdapterHello) -> None:
         """A fleet that has seen this term from somebody else, or a later one: go above it."""
@@ -232,8 +266,13 @@ class FaultManager:
             actor.confirmed(view)
 
     def may_publish(self) -> bool:
-        """This Controller leads, and is not about to end."""
-        return self._env.store.leads() and not self._closing
+        """This Controller leads, and is not about to end.
+
+        Nothing stored may mean that the store is lost: one TTL is left to the fleet to say that it has seen more,
+        before an empty view takes from the Coordinators what still serves.
+        """
+        settled = bool(self._actors) or self._env.clock.now() >= self._begun_at + self._env.settings.heartbeat_ttl
+        return settled and self.refusal() is None
 
     # --- life of actors ---
 

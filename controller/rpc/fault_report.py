@@ -1,7 +1,8 @@
 """FaultReportService: everything that reporters say (protocol.md section 2)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import grpc
@@ -24,6 +25,7 @@ from motor_ft.wire.log import get_logger
 
 HELLO_SEC = 10.0
 OUTBOX_LIMIT = 256
+STEP_DOWN_SEC = 1.0
 
 _ENDS_STREAM = frozenset({Reason.STALE_INCARNATION, Reason.NOT_LEADER, Reason.SHUTTING_DOWN})
 """Refusals of the reporter, not of the one report."""
@@ -36,19 +38,38 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class FaultReportServicer(fault_report_pb2_grpc.FaultReportServiceServicer):
     """One stream per reporter, each with its own receiver and outbox, so that none can delay another.
 
-    With fault tolerance not ``enabled`` streams go on as heartbeats; single software faults are not taken.
+    With fault tolerance not ``enabled`` streams go on as heartbeats; single software faults are not taken. A Controller
+    that does not lead ends a stream with NotLeader, which says where to go.
     """
 
     def __init__(self, reports: Reports, *, enabled: bool, outbox_limit: int = OUTBOX_LIMIT) -> None:
         self._reports = reports
         self._enabled = enabled
         self._outbox_limit = outbox_limit
+        self._outboxes: dict[asyncio.Task[None], Outbox] = {}
 
     async def FaultReport(
         self, request_iterator: AsyncIterator[FaultReportRequest], context: Context
     ) -> AsyncIterator[FaultReportResponse]:
         """Hello, Welcome, then reports up and what they are answered with down."""
-        requests = aiter(request_iterator)
+        try:
+            async with aclosing(self._converse(aiter(request_iterator))) as responses:
+                async for response in responses:
+                    yield response
+        except FtError as error:
+            if error.reason is not Reason.NOT_LEADER:
+                raise
+            leader = error.metadata.get("leader", "")
+            yield FaultReportResponse(not_leader=fault_report_pb2.NotLeader(leader=leader))
+
+    async def step_down(self) -> None:
+        """End every stream, whoever leads next; one whose peer does not read is left to the end of the server."""
+        for outbox in self._outboxes.values():
+            outbox.close(FtError(Reason.NOT_LEADER, "this Controller ends; ask another one"))
+        if self._outboxes:
+            await asyncio.wait(self._outboxes, timeout=STEP_DOWN_SEC)
+
+    async def _converse(self, requests: AsyncIterator[FaultReportRequest]) -> AsyncGenerator[FaultReportResponse, None]:
         hello = hello_from_pb(await _receive(requests, HELLO_SEC))
         outbox = Outbox(self._outbox_limit)
         attachment: Attachment[Report] | Attachment[HardwareReport]
@@ -62,6 +83,8 @@ class FaultReportServicer(fault_report_pb2_grpc.FaultReportServiceServicer):
         receiver = asyncio.create_task(receiving, name=f"fault reports of {hello.reporter_id}")
         receiver.add_done_callback(lambda _: attachment.detach())
         receiver.add_done_callback(lambda _: outbox.close())
+        receiver.add_done_callback(self._outboxes.pop)
+        self._outboxes[receiver] = outbox
         try:
             yield FaultReportResponse(welcome=welcome_to_pb(attachment.welcome))
             while (response := await outbox.next()) is not None:

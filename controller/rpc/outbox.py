@@ -21,6 +21,7 @@ class Outbox:
         self._processed = 0
         self._acknowledged = 0
         self._closed = False
+        self._end: FtError | None = None
         self._changed = asyncio.Event()
 
     def put(self, message: FaultReportResponse) -> None:
@@ -35,13 +36,14 @@ class Outbox:
         self._processed = max(self._processed, sequence)
         self._changed.set()
 
-    def close(self) -> None:
-        """Send what waits, and nothing after it."""
+    def close(self, end: FtError | None = None) -> None:
+        """Send what waits, and nothing after it; ``end`` is raised then."""
         self._closed = True
+        self._end = self._end or end
         self._changed.set()
 
     async def next(self) -> FaultReportResponse | None:
-        """The next message, None after the last; raises OVERLOADED when too many have waited."""
+        """The next message, None after the last; raises OVERLOADED when too many have waited, and what ends it."""
         while True:
             if self.cut:
                 text = f"{self._limit} messages wait on this stream: read faster, or connect again"
@@ -51,6 +53,8 @@ class Outbox:
             if self._processed > self._acknowledged:
                 self._acknowledged = self._processed
                 return FaultReportResponse(ack=fault_report_pb2.Ack(sequence=self._acknowledged))
+            if self._end is not None:
+                raise self._end
             if self._closed:
                 return None
             self._changed.clear()

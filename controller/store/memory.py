@@ -32,6 +32,9 @@ class MemoryStore:
     def leads(self) -> bool:
         return self._epoch is not None and self._epoch == self._shelf.epoch
 
+    def leader(self) -> str:
+        return ""
+
     async def next_instance_id(self) -> int:
         self._must_lead()
         self._shelf.instance_id += 1

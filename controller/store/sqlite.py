@@ -64,6 +64,9 @@ class SqliteStore:
         # Nobody else can have taken over: the file is locked from open to close.
         return self._leads
 
+    def leader(self) -> str:
+        return ""
+
     async def next_instance_id(self) -> int:
         self._must_lead()
         return await self._run(lambda: self._count("instance"))

@@ -39,8 +39,11 @@ class Fleet:
         self.stores: list[EtcdStore] = []
         self.terms: list[asyncio.Task[int]] = []
 
-    def new(self, now: Clock | None = None, on_lost: Callable[[FtError], None] = lambda _: None) -> EtcdStore:
-        store = open_store(self._etcd, self.prefix, ttl_sec=TTL_SEC, now=now or Clock(), on_lost=on_lost)
+    def new(
+        self, now: Clock | None = None, on_lost: Callable[[FtError], None] = lambda _: None, address: str = ""
+    ) -> EtcdStore:
+        now = now or Clock()
+        store = open_store(self._etcd, self.prefix, ttl_sec=TTL_SEC, address=address, now=now, on_lost=on_lost)
         self.stores.append(store)
         return store
 
@@ -49,9 +52,9 @@ class Fleet:
         flags = ("--prefix", "--keys-only", "--sort-by=CREATE")
         return self._etcd.ctl("get", f"{self.prefix}/leader/", *flags).split()
 
-    async def standby(self) -> tuple[EtcdStore, asyncio.Task[int]]:
+    async def standby(self, address: str = "") -> tuple[EtcdStore, asyncio.Task[int]]:
         """A store that waits behind all others."""
-        store, before = self.new(), len(self.candidates())
+        store, before = self.new(address=address), len(self.candidates())
         term = asyncio.create_task(store.lead())
         self.terms.append(term)
         await until(lambda: len(self.candidates()) > before)
@@ -110,12 +113,24 @@ class TestLeadership:
     async def test_an_epoch_that_was_raised_stays_below_those_of_later_terms(self, fleet: Fleet) -> None:
         """Also of a term whose key was there before the epoch was raised."""
         first = fleet.new()
-        await first.lead()
+        epoch = await first.lead()
         _, term = await fleet.standby()
-        raised = await first.lead(above=5_000_000)
-        assert raised == 5_000_001
+        raised = await first.lead(above=epoch)
+        assert raised == epoch + 1
         await first.close()
         assert await term > raised
+
+    async def test_everybody_knows_the_address_of_the_leader(self, fleet: Fleet) -> None:
+        """Also one that waits behind another one, and until leadership is lost."""
+        first = fleet.new(address="first:1")
+        assert first.leader() == ""
+        await first.lead()
+        (second, term), (third, _) = await fleet.standby("second:2"), await fleet.standby("third:3")
+        await until(lambda: [second.leader(), third.leader()] == ["first:1", "first:1"])
+        assert first.leader() == "first:1"
+        await first.close()
+        await term
+        await until(lambda: [second.leader(), third.leader()] == ["second:2", "second:2"])
 
     async def test_after_the_deadline_nothing_is_done_although_the_lease_still_lives(self, fleet: Fleet) -> None:
         """The deadline passes on the leader's own clock before etcd lets anybody else lead."""
@@ -163,6 +178,54 @@ class TestLeadership:
         etcd.put(f"{fleet.prefix}/epoch_offset", b"twelve")
         with pytest.raises(FtError, match=r"epoch_offset is not a number: b'twelve'"):
             await fleet.new().lead()
+
+
+async def behind(term: Awaitable[int], fleet: int) -> None:
+    """The term is not begun, because the fleet has followed this epoch."""
+    with pytest.raises(FtError, match=f"the fleet has followed epoch {fleet}, here it would be") as refusal:
+        await term
+    assert refusal.value.reason is Reason.EPOCH_BEHIND_FLEET
+
+
+class TestFleetAhead:
+    """An etcd that has lost its data, or is not the fleet's: nobody may lead before a person has looked at it."""
+
+    AHEAD = 5_000_000
+
+    async def test_the_term_ends_and_no_other_is_begun_until_an_operator_raises_the_epoch(self, fleet: Fleet) -> None:
+        lost = list[FtError]()
+        first = fleet.new(on_lost=lost.append)
+        await first.lead()
+        await behind(first.lead(above=self.AHEAD), self.AHEAD)
+        assert [error.reason for error in lost] == [Reason.EPOCH_BEHIND_FLEET]
+        assert not first.leads()
+        assert "its epoch is behind the fleet's" in await not_leader(first.save_runtime(1, RUNTIME, 0))
+        await first.close()
+        second = fleet.new()
+        await behind(second.lead(), self.AHEAD)
+        await behind(second.lead(), self.AHEAD)
+        assert await fleet.new().raise_epoch(None, dry_run=True) == (0, self.AHEAD)
+        await behind(second.lead(), self.AHEAD)
+        assert await fleet.new().raise_epoch(None, dry_run=False) == (0, self.AHEAD)
+        assert await second.lead() > self.AHEAD
+        await second.save_runtime(1, RUNTIME, 0)
+
+    async def test_an_operator_may_name_the_epoch_and_never_lowers_it(self, fleet: Fleet) -> None:
+        operator = fleet.new()
+        assert await operator.raise_epoch(None, dry_run=False) == (0, 0)
+        assert await operator.raise_epoch(7_000, dry_run=False) == (0, 7_000)
+        assert await operator.raise_epoch(6_000, dry_run=False) == (7_000, 7_000)
+        assert await fleet.new().lead() > 7_000
+
+    async def test_a_former_leader_is_no_judge_of_that(self, fleet: Fleet) -> None:
+        """What the fleet has seen is the term of whoever leads now."""
+        clock = Clock()
+        former = fleet.new(clock)
+        await former.lead()
+        clock.time += TTL_SEC
+        assert "leads no longer" in await not_leader(former.lead(above=self.AHEAD))
+        await former.close()
+        assert await fleet.new().lead() < self.AHEAD
 
 
 async def test_a_lease_counts_from_when_its_grant_was_sent(etcd: Etcd) -> None:

@@ -173,7 +173,7 @@ def open_store(
     prefix: str,
     *,
     ttl_sec: int = 10,
-    name: str = "test",
+    address: str = "",
     now: Callable[[], float] = time.monotonic,
     on_lost: Callable[[FtError], None] = lambda _: None,
     credentials: grpc.ChannelCredentials | None = None,
@@ -182,4 +182,4 @@ def open_store(
 ) -> EtcdStore:
     """A store on this etcd."""
     client = EtcdClient(etcd.endpoints, credentials=credentials, login=login, timeout_sec=timeout_sec)
-    return EtcdStore(client, prefix=prefix, lease_ttl_sec=ttl_sec, name=name, now=now, on_lost=on_lost)
+    return EtcdStore(client, prefix=prefix, lease_ttl_sec=ttl_sec, address=address, now=now, on_lost=on_lost)

@@ -1,5 +1,6 @@
-"""Who leads: Controllers queue up under one prefix, the oldest key leads, each other one watches the key before it."""
+"""Who leads: Controllers queue up under one prefix, and the oldest key leads."""
 
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -22,15 +23,15 @@ class Candidacy:
     lease: Lease
 
 
-async def queue_up(client: EtcdClient, prefix: bytes, lease: Lease, name: str) -> Candidacy:
-    """Take the last place; ``name`` is for people who look at the keys. Raises FtError."""
+async def queue_up(client: EtcdClient, prefix: bytes, lease: Lease, address: str) -> Candidacy:
+    """Take the last place; ``address`` is where whoever asks finds this Controller. Raises FtError."""
     key = prefix + f"{lease.id:016x}".encode()
-    response = await client.txn(pb.TxnRequest(success=[put(key, name.encode(), lease.id)]))
+    response = await client.txn(pb.TxnRequest(success=[put(key, address.encode(), lease.id)]))
     return Candidacy(key, response.header.revision, lease)
 
 
-async def elected(client: EtcdClient, prefix: bytes, mine: Candidacy) -> None:
-    """Return when every key before is gone. Raises FtError."""
+async def elected(client: EtcdClient, prefix: bytes, mine: Candidacy, follow: Callable[[str], None]) -> None:
+    """Return when every key before is gone; ``follow`` is told who leads until then. Raises FtError."""
     while True:
         response = await client.range(
             pb.RangeRequest(
@@ -38,15 +39,16 @@ async def elected(client: EtcdClient, prefix: bytes, mine: Candidacy) -> None:
                 range_end=after(prefix),
                 max_create_revision=mine.revision - 1,
                 sort_target=pb.RangeRequest.CREATE,
-                sort_order=pb.RangeRequest.DESCEND,
+                sort_order=pb.RangeRequest.ASCEND,
                 limit=1,
             )
         )
         if not response.kvs:
             return
-        before = response.kvs[0]
-        _log.info("standing by", behind=before.value.decode(errors="replace"))
-        await _deleted(client, before.key, response.header.revision + 1)
+        leader = response.kvs[0].value.decode(errors="replace")
+        follow(leader)
+        _log.info("standing by", leader=leader)
+        await _deleted(client, response.kvs[0].key, response.header.revision + 1)
 
 
 async def _deleted(client: EtcdClient, key: bytes, revision: int) -> None:

@@ -19,6 +19,7 @@ from motor_ft.wire.tasks import Tasks
 RETRY_SEC = 1.0
 RESIGN_SEC = 1.0
 """How long to try to hand over at the end; without that a standby waits until the lease has expired."""
+EPOCH_OFFSET, FLEET_EPOCH = "epoch_offset", "fleet_epoch"
 NOT_RENEWED = "its lease was not renewed in time"
 
 _log = get_logger(__name__)
@@ -27,7 +28,7 @@ _log = get_logger(__name__)
 class EtcdStore:
     """Leads once: after its leadership is lost nothing is written any more, and ``on_lost`` is told so, once.
 
-    ``now`` is a clock in seconds that goes on while this machine sleeps, ``name`` says to people who leads.
+    ``now`` is a clock in seconds that goes on while this machine sleeps, ``address`` where others find this Controller.
     """
 
     def __init__(
@@ -36,20 +37,21 @@ class EtcdStore:
         *,
         prefix: str,
         lease_ttl_sec: int,
-        name: str,
+        address: str,
         now: Callable[[], float],
         on_lost: Callable[[FtError], None],
     ) -> None:
         self._client = client
         self._prefix = prefix.rstrip("/").encode()
         self._lease_ttl_sec = lease_ttl_sec
-        self._name = name
+        self._address = address
         self._now = now
         self._on_lost = on_lost
         self._tasks = Tasks("etcd")
         self._lease: Lease | None = None
         self._leadership: Candidacy | None = None
         self._lost: FtError | None = None
+        self._leader = ""
         self._epoch = 0
 
     # --- leadership ---
@@ -57,16 +59,53 @@ class EtcdStore:
     def leads(self) -> bool:
         return self._leadership is not None and self._lost is None and self._leadership.lease.holds
 
+    def leader(self) -> str:
+        return self._leader
+
     async def lead(self, above: int = 0) -> int:
         """Wait until this Controller leads; a later call only raises the epoch, by an offset that is stored.
 
-        An epoch is the create revision of the leader's key plus that offset.
+        An epoch is the create revision of the leader's key plus that offset. A fleet that is ahead has followed a
+        Controller on another etcd, or on this one before it lost its data: that is stored too, so that no Controller
+        begins a term before an operator has seen to it. An equal epoch may have been told by this one itself.
         """
         if self._leadership is None:
             self._leadership = await self._campaign()
-        revision, floor = self._leadership.revision, max(above, self._epoch)
-        self._epoch = revision + await self._count("epoch_offset", lambda offset: max(offset, floor + 1 - revision))
-        return self._epoch
+        revision = self._leadership.revision
+        ahead, floor = (above, 0) if above > self._epoch else (0, self._epoch + 1 - revision)
+        fleet = await self._count(FLEET_EPOCH, lambda seen: max(seen, ahead))
+        epoch = revision + await self._count(EPOCH_OFFSET, lambda offset: max(offset, floor))
+        if epoch <= fleet:
+            raise self._behind(epoch, fleet)
+        self._epoch = epoch
+        return epoch
+
+    def _behind(self, epoch: int, fleet: int) -> FtError:
+        text = (
+            f"the fleet has followed epoch {fleet}, here it would be {epoch}: this etcd has lost its data, or it is "
+            "another one than the fleet's; if store.etcd names the right one: "
+            f"motor-controller raise-epoch --config FILE --above {fleet}"
+        )
+        error = FtError(Reason.EPOCH_BEHIND_FLEET, text, got=epoch, current=fleet)
+        if self._epoch:
+            self._lose("its epoch is behind the fleet's", error)
+        return error
+
+    async def raise_epoch(self, above: int | None, *, dry_run: bool) -> tuple[int, int]:
+        """For an operator, whoever leads: every later term is above; the offset before and after.
+
+        Without ``above`` it is the highest epoch of the fleet that a Controller has met here. Raises FtError.
+        """
+        if above is None:
+            above = _number(await self._read(self._key(FLEET_EPOCH)))
+        key = self._key(EPOCH_OFFSET)
+        kv = await self._read(key)
+        offset = max(_number(kv), above)
+        if offset > _number(kv) and not dry_run:
+            change = pb.TxnRequest(compare=[modified_at(key, kv.mod_revision)], success=[put(key, b"%d" % offset)])
+            if not (await self._client.txn(change)).succeeded:
+                raise FtError(Reason.STORE_CONFLICT, f"{key.decode()} was changed at the same time; run it again")
+        return _number(kv), offset
 
     async def close(self) -> None:
         self._leadership = None
@@ -89,8 +128,8 @@ class EtcdStore:
         self._lease = lease = await Lease.grant(self._client, self._lease_ttl_sec, self._now)
         keeper = self._tasks.spawn("lease", self._keep(lease))
         prefix = self._key("leader/")
-        candidacy = await queue_up(self._client, prefix, lease, self._name)
-        election = asyncio.create_task(elected(self._client, prefix, candidacy), name="etcd/election")
+        candidacy = await queue_up(self._client, prefix, lease, self._address)
+        election = asyncio.create_task(elected(self._client, prefix, candidacy, self._follow), name="etcd/election")
         try:
             await asyncio.wait({keeper, election}, return_when=asyncio.FIRST_COMPLETED)
             if not lease.holds:
@@ -99,7 +138,11 @@ class EtcdStore:
         finally:
             election.cancel()
             await asyncio.gather(election, return_exceptions=True)
+        self._follow(self._address)
         return candidacy
+
+    def _follow(self, leader: str) -> None:
+        self._leader = leader
 
     async def _keep(self, lease: Lease) -> None:
         await lease.keep()
@@ -113,11 +156,12 @@ class EtcdStore:
             raise self._lose(NOT_RENEWED)
         return self._leadership
 
-    def _lose(self, why: str) -> FtError:
+    def _lose(self, why: str, cause: FtError | None = None) -> FtError:
         if self._lost is None:
             text = f"this Controller leads no longer, {why}; it must start again and stand by"
             self._lost = FtError(Reason.NOT_LEADER, text)
-            self._on_lost(self._lost)
+            self._leader = ""
+            self._on_lost(cause or self._lost)
         return self._lost
 
     async def _resign(self) -> None:
@@ -169,10 +213,7 @@ class EtcdStore:
         self._must_lead()
         key = self._key(name)
         kv = await self._read(key)
-        try:
-            value = change(int(kv.value or b"0"))
-        except ValueError:
-            raise RefusedError(f"the value of {key.decode()} is not a number: {kv.value!r}") from None
+        value = change(_number(kv))
         await self._write([put(key, b"%d" % value)], [modified_at(key, kv.mod_revision)])
         return value
 
@@ -203,6 +244,14 @@ class EtcdStore:
 def _only(found: pb.RangeResponse) -> pb.KeyValue:
     """Return the key that was read; an empty one, all of whose revisions are 0, when it does not exist."""
     return found.kvs[0] if found.kvs else pb.KeyValue()
+
+
+def _number(kv: pb.KeyValue) -> int:
+    """0 for a key that does not exist."""
+    try:
+        return int(kv.value or b"0")
+    except ValueError:
+        raise RefusedError(f"the value of {kv.key.decode()} is not a number: {kv.value!r}") from None
 
 
 def _row(kv: pb.KeyValue) -> Row:

@@ -25,10 +25,10 @@ class Health(health_pb2_grpc.HealthServicer):
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def stop(self) -> None:
-        """Nothing serves any more."""
+    def set_all(self, serving: bool) -> None:
+        """Every service, and the process as a whole."""
         for service in self._serving:
-            self.set(service, False)
+            self.set(service, serving)
 
     async def Check(self, request: HealthCheckRequest, context: Context) -> HealthCheckResponse:
         """Answer for one service; NOT_FOUND for an unknown one, as the health protocol says."""

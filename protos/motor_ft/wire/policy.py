@@ -29,6 +29,8 @@ class MethodPolicy:
     lease: Lease = Lease.NONE
     authenticated: bool = False
     """Only for callers that the server's authorizer knows."""
+    leader: bool = False
+    """Only where this Controller leads; a servicer that refuses in words of its own does not have it."""
 
 
 PolicyTable = Mapping[str, MethodPolicy]
@@ -36,6 +38,7 @@ PolicyTable = Mapping[str, MethodPolicy]
 _OPEN = MethodPolicy()
 _FENCED = MethodPolicy(command=True)
 _OWN_NODE_MANAGER = MethodPolicy(authenticated=True)
+_LEADER = MethodPolicy(leader=True)
 
 POLICIES: PolicyTable = {
     "/motor_ft.v1.NodeManagerService/Guard": _FENCED,
@@ -48,10 +51,10 @@ POLICIES: PolicyTable = {
     "/motor_ft.v1.NodeLifecycleService/Stop": _FENCED,
     "/motor_ft.v1.NodeLifecycleService/RestartEngines": _FENCED,
     "/motor_ft.v1.FaultReportService/FaultReport": _OPEN,
-    "/motor_ft.v1.FaultReportService/ReportSoftwareFault": _OPEN,
-    "/motor_ft.v1.ControllerService/GetInstance": _OPEN,
-    "/motor_ft.v1.ControllerService/ListInstances": _OPEN,
-    "/motor_ft.v1.ControllerService/WatchInstances": _OPEN,
+    "/motor_ft.v1.FaultReportService/ReportSoftwareFault": _LEADER,
+    "/motor_ft.v1.ControllerService/GetInstance": _LEADER,
+    "/motor_ft.v1.ControllerService/ListInstances": _LEADER,
+    "/motor_ft.v1.ControllerService/WatchInstances": _LEADER,
     "/motor_ft.v1.EngineService/GetEngineStatus": _OWN_NODE_MANAGER,
     "/motor_ft.v1.EngineService/WatchEngine": _OWN_NODE_MANAGER,
     "/motor_ft.v1.EngineService/ApplyInstruction": MethodPolicy(command=True, dedupe=True, authenticated=True),

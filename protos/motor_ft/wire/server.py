@@ -10,6 +10,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from motor_ft.model.errors import FtError
 from motor_ft.v1.common_pb2 import CommandHeader
 from motor_ft.wire.authorizer import Authorizer
 from motor_ft.wire.channel import MAX_MESSAGE_BYTES
@@ -44,7 +45,8 @@ class RpcServer:
     """Serves what is added, with health per service and reflection.
 
     ``listen`` is ``host:port``, with port 0 for any free one, or ``unix:/path``. ``commands`` is needed where a
-    method's policy says ``command``; without ``authorizer`` everybody may call.
+    method's policy says ``command``; without ``authorizer`` everybody may call. ``refusal`` says why methods whose
+    policy says ``leader`` are not answered now.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class RpcServer:
         policies: PolicyTable,
         commands: CommandLedger | None = None,
         authorizer: Authorizer | None = None,
+        refusal: Callable[[], FtError | None] = lambda: None,
         reflection: bool = True,
     ) -> None:
         self._name = name
@@ -65,7 +68,7 @@ class RpcServer:
         self._reflection = reflection
         self._services: list[str] = []
         self._health = Health()
-        self._chain = Chain(policies, metrics, commands, authorizer)
+        self._chain = Chain(policies, metrics, commands, authorizer, refusal)
         self._server = grpc.aio.server(interceptors=[self._chain], options=_OPTIONS)
 
     def add(self, descriptor_name: str, add_to_server: Callable[[S, grpc.aio.Server], None], servicer: S) -> None:
@@ -106,12 +109,16 @@ class RpcServer:
         """Tell health checks whether a service, or ``""`` for the whole process, serves."""
         self._health.set(service, serving)
 
+    def set_all_serving(self, serving: bool) -> None:
+        """The same of every service that was added, and of the whole process."""
+        self._health.set_all(serving)
+
     async def stop(self, grace: float) -> None:
         """Say NOT_SERVING, end the streams, then let unary calls finish; ``grace`` in seconds.
 
         Commands whose callers have gone get ``grace`` again.
         """
-        self._health.stop()
+        self._health.set_all(False)
         self._chain.end_streams()
         await self._server.stop(grace)
         await self._chain.finish_commands(grace)

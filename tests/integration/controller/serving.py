@@ -1,6 +1,6 @@
 """The Controller's services on a real server with every interceptor."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import grpc
@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from controller.core.ports import Instances, Reports
 from controller.rpc.controller import ControllerServicer
 from controller.rpc.fault_report import FaultReportServicer
+from motor_ft.model.errors import FtError
 from motor_ft.v1 import controller_pb2_grpc, fault_report_pb2_grpc
 from motor_ft.wire.channel import open_channel
 from motor_ft.wire.metrics import RpcMetrics
@@ -16,17 +17,20 @@ from motor_ft.wire.policy import POLICIES
 from motor_ft.wire.server import RpcServer
 
 
-def new_server() -> RpcServer:
+def new_server(refusal: Callable[[], FtError | None] = lambda: None) -> RpcServer:
     """An empty server on any free port."""
     metrics = RpcMetrics(CollectorRegistry())
-    return RpcServer(name="controller", listen="127.0.0.1:0", metrics=metrics, policies=POLICIES)
+    return RpcServer(name="controller", listen="127.0.0.1:0", metrics=metrics, policies=POLICIES, refusal=refusal)
 
 
-def add_reports(server: RpcServer, reports: Reports, *, enabled: bool = True, outbox_limit: int = 256) -> None:
+def add_reports(
+    server: RpcServer, reports: Reports, *, enabled: bool = True, outbox_limit: int = 256
+) -> FaultReportServicer:
     """Serve FaultReportService."""
     servicer = FaultReportServicer(reports, enabled=enabled, outbox_limit=outbox_limit)
     add_to_server = fault_report_pb2_grpc.add_FaultReportServiceServicer_to_server
     server.add("motor_ft.v1.FaultReportService", add_to_server, servicer)
+    return servicer
 
 
 def add_instances(server: RpcServer, instances: Instances, *, progress_sec: float = 60.0) -> None:

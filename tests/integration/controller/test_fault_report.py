@@ -310,6 +310,32 @@ async def test_a_defect_ends_the_stream_without_telling_secrets() -> None:
         assert desk.detached == ["pod-0"]
 
 
+async def test_a_reporter_that_asks_the_wrong_controller_is_told_where_the_leader_is() -> None:
+    desk = Desk(refuse_hello=FtError(Reason.NOT_LEADER, "ask there", leader="10.0.0.9:50051"))
+    async with served(desk) as stub:
+        stream = stub.FaultReport()
+        await stream.write(hello())
+        assert (await read(stream)).not_leader.leader == "10.0.0.9:50051"
+        assert await stream.read() is grpc.aio.EOF
+
+
+async def test_a_controller_that_steps_down_ends_every_stream_with_not_leader() -> None:
+    """After what was waiting; a peer that does not read keeps nobody."""
+    desk = Desk()
+    server = new_server()
+    servicer = add_reports(server, desk)
+    async with connected(server) as channel:
+        stub = fault_report_pb2_grpc.FaultReportServiceStub(channel)
+        streams = [await welcomed(stub, f"pod-{number}") for number in range(3)]
+        desk.senders[0](Directive(3, fast_poll=True))
+        await servicer.step_down()
+        assert (await read(streams[0])).HasField("directive")
+        for stream in streams:
+            assert (await read(stream)).HasField("not_leader")
+            assert await stream.read() is grpc.aio.EOF
+    assert sorted(desk.detached) == ["pod-0", "pod-1", "pod-2"]
+
+
 async def test_shutdown_ends_every_stream() -> None:
     desk = Desk()
     server = new_server()

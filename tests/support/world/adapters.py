@@ -186,6 +186,9 @@ class ScriptedStore:
     def leads(self) -> bool:
         return self.real.leads()
 
+    def leader(self) -> str:
+        return self.real.leader()
+
     async def next_instance_id(self) -> int:
         await asyncio.sleep(0)  # no real store answers at once
         return await self.real.next_instance_id()

@@ -48,6 +48,10 @@ class Observed:
     published: dict[int, bool] = field(default_factory=dict)
     stages: list[str] = field(default_factory=list)
     hardware_known: tuple[int, int, int] = (0, 0, 0)
+    behind: list[bool] = field(default_factory=list)
+
+    def epoch_behind_fleet(self, behind: bool) -> None:
+        self.behind.append(behind)
 
     def phase(self, instance_id: int, phase: Phase) -> None:
         seen = self.phases.setdefault(instance_id, [])

@@ -17,7 +17,7 @@ from motor_ft.wire.interceptors.identity import authorize, identify
 from motor_ft.wire.interceptors.observed import Observed
 from motor_ft.wire.log import get_logger
 from motor_ft.wire.metrics import RpcMetrics
-from motor_ft.wire.policy import Lease, PolicyTable
+from motor_ft.wire.policy import Lease, MethodPolicy, PolicyTable
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -37,11 +37,13 @@ class Chain(grpc.aio.ServerInterceptor):
         metrics: RpcMetrics,
         ledger: CommandLedger | None,
         authorizer: Authorizer | None,
+        refusal: Callable[[], FtError | None],
     ) -> None:
         self._policies = policies
         self._metrics = metrics
         self._ledger = ledger
         self._authorizer = authorizer
+        self._refusal = refusal
         self._wrapped: dict[str, Handler] = {}
         self._commands: set[asyncio.Task[bytes]] = set()
         self._streams: set[asyncio.Task[Any]] = set()  # those whose servicer works on the next response
@@ -61,7 +63,7 @@ class Chain(grpc.aio.ServerInterceptor):
         return self._wrapped[method]
 
     def end_streams(self) -> None:
-        """End every stream with SHUTTING_DOWN and refuse new calls; ``grpc.aio`` would wait for them."""
+        """End every stream and refuse new calls; ``grpc.aio`` would wait for them."""
         self._stopping = True
         for task in self._streams:
             task.cancel()
@@ -103,7 +105,7 @@ class Chain(grpc.aio.ServerInterceptor):
 
             async with ErrorsMapped(context):
                 with Observed(self._metrics, method, context, timed=True):
-                    self._refuse_when_stopping()
+                    self._admit(policy)
                     await authorize(self._authorizer, policy, method, context)
                     return await (self._command(method, request, run) if policy.command else run())
 
@@ -146,7 +148,7 @@ class Chain(grpc.aio.ServerInterceptor):
                     await authorize(self._authorizer, policy, method, context)
                     if policy.command:
                         cast(CommandLedger, self._ledger).fence(identify(request))
-                    self._refuse_when_stopping()
+                    self._admit(policy)
                     self._streams.add(task)
                     try:
                         async with aclosing(behaviour(request, context)) as responses:
@@ -154,16 +156,18 @@ class Chain(grpc.aio.ServerInterceptor):
                                 # Not while grpc sends: a cancellation there would lose the status.
                                 self._streams.discard(task)
                                 yield response
-                                self._refuse_when_stopping()
+                                self._admit(policy)
                                 self._streams.add(task)
                     except asyncio.CancelledError:
-                        self._refuse_when_stopping()  # then it was end_streams, else the caller
+                        self._admit(policy)  # then it was end_streams, else the caller
                         raise
                     finally:
                         self._streams.discard(task)
 
         return stream
 
-    def _refuse_when_stopping(self) -> None:
+    def _admit(self, policy: MethodPolicy) -> None:
+        if policy.leader and (refusal := self._refusal()) is not None:
+            raise refusal
         if self._stopping:
             raise FtError(Reason.SHUTTING_DOWN, "the server shuts down; call again when it is back")

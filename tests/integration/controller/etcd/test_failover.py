@@ -2,10 +2,15 @@
 
 import signal
 
+import grpc
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckResponse as Status
+
+from motor_ft.model.errors import Reason
 from motor_ft.v1 import controller_pb2 as pb
+from motor_ft.wire.errors import from_rpc_error
 from tests.integration.controller.etcd.conftest import GENERATION, INSTANCE, ControllerProcess, Start
 from tests.support.etcd import Etcd
-from tests.support.processes import accepts
 
 LONG_SEC = 60
 """A lease that outlives the test: who takes over did not wait for its end."""
@@ -48,18 +53,35 @@ async def test_a_leader_that_was_frozen_ends_when_it_wakes_up(start: Start) -> N
 
 
 async def test_who_is_told_to_end_leaves_its_place_at_once(start: Start) -> None:
-    """A leader and a standby: the next one does not wait for their leases. Until then it serves nothing."""
+    """A leader and a standby: the next one does not wait for their leases."""
     leader = await start("leader", LONG_SEC)
     await leader.line("controller serves")
     second = await start("second", LONG_SEC)
     await second.line("standing by")
     third = await start("third", LONG_SEC)
     await third.line("standing by")
-    assert await third.ready() == 503
-    assert not await accepts("127.0.0.1", third.port)
     assert await second.stop() == 0
     assert await leader.stop() == 0
     await goes_on(third)
+
+
+async def test_a_standby_says_who_leads(start: Start) -> None:
+    """It is not ready, its services do not serve, and whoever asks is sent to the leader."""
+    leader = await start("leader", LONG_SEC)
+    await leader.line("controller serves")
+    assert await leader.serves() == [Status.SERVING] * 3
+    standby = await start("standby", LONG_SEC)
+    await standby.line("standing by")
+    assert await standby.ready() == 503
+    assert await standby.serves() == [Status.NOT_SERVING] * 3
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await standby.instances()
+    error = from_rpc_error(refused.value)
+    assert (error.reason, error.metadata["leader"]) == (Reason.NOT_LEADER, f"127.0.0.1:{leader.port}")
+    assert (await standby.hello()).not_leader.leader == f"127.0.0.1:{leader.port}"
+    assert await leader.stop() == 0
+    await goes_on(standby)
+    assert await standby.serves() == [Status.SERVING] * 3
 
 
 async def test_a_leader_without_etcd_ends_with_its_lease(start: Start, etcd: Etcd) -> None:
