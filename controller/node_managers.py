@@ -25,7 +25,10 @@ from motor_ft.wire.convert import (
 )
 from motor_ft.wire.enums import INSTRUCTION
 from motor_ft.wire.errors import from_rpc_error
+from motor_ft.wire.log import get_logger
 from motor_ft.wire.tasks import Tasks
+
+log = get_logger(__name__)
 
 WATCH_SILENCE_SEC = 9.0
 """Three of the progress intervals of WatchStatus."""
@@ -118,6 +121,15 @@ class GrpcNodeManagers:
     async def stop(self, address: str, command: Command, reason: str) -> None:
         request = node_lifecycle_pb2.StopRequest(header=command_to_header(command), reason=reason)
         await call(self._peer(address).lifecycle.Stop, request, timeout=self._timeout)
+
+    def recycle(self, address: str, command: Command) -> None:
+        self._tasks.spawn(f"recycle {address}", self._recycle(address, command))
+
+    async def _recycle(self, address: str, command: Command) -> None:
+        try:
+            await self.stop(address, command, "none of its ranks is active any more")
+        except FtError as error:  # what becomes of the pod is the cluster's business (RFC section 5)
+            log.warning("pod not recycled", address=address, error=str(error))
 
     async def watch(
         self, address: str, command: Command, ranks: Sequence[int]

@@ -1,11 +1,14 @@
-"""What a transaction asks of the world, and what the world answers. Every effect but Watch has exactly one answer."""
+"""What a transaction asks of the world, and what the world answers.
+
+Every effect but Watch and Recycle has exactly one answer.
+"""
 
 from dataclasses import dataclass
 
 from controller.core.phases import Phase
 from controller.core.ports import ApplyOrder, GuardGrant
 from motor_ft.model.command import ScaleDownPlan
-from motor_ft.model.engine import EngineObservation, EvidenceSource, RankOutcome
+from motor_ft.model.engine import EngineObservation, EvidenceSource, RankOutcome, RankProbe
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,15 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """Ask engines for one token each, ``timeout_sec`` for all of it → Probed."""
+
+    address: str
+    ranks: tuple[int, ...]
+    timeout_sec: float
+
+
+@dataclass(frozen=True, slots=True)
 class Finalize:
     """End the transaction at one NodeManager → Finalized."""
 
@@ -64,11 +76,18 @@ class Finalize:
 
 
 @dataclass(frozen=True, slots=True)
+class Recycle:
+    """Stop a pod that has no active rank left, once; nobody waits for it and nothing depends on it."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class Publish:
     """Publish the projection → Published."""
 
 
-Effect = Persist | Guard | Query | Watch | Withdraw | Apply | Finalize | Publish
+Effect = Persist | Guard | Query | Watch | Withdraw | Apply | Probe | Finalize | Recycle | Publish
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +140,15 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
+class Probed:
+    """Answer to Probe."""
+
+    address: str
+    probes: tuple[RankProbe, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Finalized:
     """Answer to Finalize; ``refused`` means that asking again cannot help."""
 
@@ -156,4 +184,5 @@ class Tick:
     """The time that the state asked for has come."""
 
 
-Event = Persisted | Guarded | Observed | Pushed | Withdrawn | Applied | Finalized | Published | Died | Cancel | Tick
+Answer = Persisted | Guarded | Observed | Withdrawn | Applied | Probed | Finalized | Published
+Event = Answer | Pushed | Died | Cancel | Tick

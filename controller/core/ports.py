@@ -168,6 +168,10 @@ class NodeManagers(Protocol):
         """Stop the pod."""
         ...
 
+    def recycle(self, address: str, command: Command) -> None:
+        """Stop a pod that is not needed any more: told once, without waiting; a failure is only logged."""
+        ...
+
     def watch(self, address: str, command: Command, ranks: Sequence[int]) -> AsyncIterator[EngineObservation]:
         """Readings as they change, until closed; raises FtError when the stream ends."""
         ...

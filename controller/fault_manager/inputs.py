@@ -58,6 +58,7 @@ def case_of(actor: "InstanceActor", runtime: FtRuntime, reason: str) -> Case:
 
 def _spec_of(actor: "InstanceActor", runtime: FtRuntime) -> Spec:
     """With an id and a generation of its own."""
+    settings = actor.env.settings
     dead = actor.evidence.dead & actor.active
     sources = {rank: actor.evidence.slot(rank).dead_source for rank in dead}
     return Spec(
@@ -70,9 +71,11 @@ def _spec_of(actor: "InstanceActor", runtime: FtRuntime) -> Spec:
         dead_committed=actor.committed,
         candidates={rank: source for rank, source in sources.items() if source is not None},
         unhealthy_since=survivor_seen_unhealthy(actor.evidence, actor.active - dead),
-        scale_down_enabled=actor.env.settings.scale_down_enabled,
+        scale_down_enabled=settings.scale_down_enabled,
         recovery_timeout=_recovery_timeout(actor),
-        limits=actor.env.settings.limits,
+        limits=settings.limits,
+        completion_probe=settings.completion_probe.of(actor.role),
+        recycles=settings.enable_dp_scale_up,
     )
 
 

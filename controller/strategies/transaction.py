@@ -13,7 +13,7 @@ from controller.core.phases import Phase
 from controller.core.ports import Clock, NodeManagers, Runtime, ServingPublisher, StrategyResult
 from controller.core.transaction import Spec, Step, Transaction, advance, begin
 from motor_ft.model.command import Command
-from motor_ft.model.engine import EvidenceSource, Instruction
+from motor_ft.model.engine import EvidenceSource, Instruction, ProbeOutcome
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.wire.log import get_logger
 from motor_ft.wire.tasks import Tasks
@@ -125,7 +125,7 @@ class TransactionStrategy:
             )
 
     async def _perform(self, effect: fx.Effect) -> None:
-        """Every effect but Watch ends in exactly one event, or in the error that ends the strategy."""
+        """Every effect but Watch and Recycle ends in exactly one event, or in the error that ends the strategy."""
         try:
             event = await self._answer(effect)
         except asyncio.CancelledError:
@@ -152,8 +152,13 @@ class TransactionStrategy:
                 return fx.Published(await self._publisher.publish(self._spec.instance_id, self._timeout))
             case fx.Apply():
                 return await self._apply(effect)
+            case fx.Probe():
+                return await self._probe(effect)
             case fx.Finalize():
                 return await self._finalize(effect)
+            case fx.Recycle():
+                self._nodes.recycle(effect.address, self._command)
+                return None
             case _:
                 assert_never(effect)
 
@@ -195,6 +200,15 @@ class TransactionStrategy:
             return fx.Applied(effect.address, await self._nodes.apply(effect.address, self._command, effect.order))
         except FtError as error:
             return fx.Applied(effect.address, error=str(error))
+
+    async def _probe(self, effect: fx.Probe) -> fx.Probed:
+        try:
+            probes = await self._nodes.probe(effect.address, self._command, effect.ranks, effect.timeout_sec)
+        except FtError as error:
+            return fx.Probed(effect.address, error=str(error))
+        if skipped := [probe.rank for probe in probes if probe.outcome is ProbeOutcome.NOT_SERVED_HERE]:
+            log.warning("engines serve no completions", address=effect.address, ranks=skipped)
+        return fx.Probed(effect.address, probes)
 
     async def _finalize(self, effect: fx.Finalize) -> fx.Finalized:
         try:

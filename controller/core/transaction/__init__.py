@@ -62,6 +62,7 @@ TABLE: dict[Step, dict[type[fx.Event], Handler]] = {
         fx.Tick: apply.poll_again,
         fx.Died: apply.died_while_polling,
     },
+    Step.PROBING: {fx.Probed: apply.probed, fx.Tick: apply.probe_over, fx.Died: apply.died_while_polling},
     Step.RENEWING: {fx.Guarded: apply.renewed},
     Step.COMMITTING: {fx.Finalized: apply.committed, fx.Tick: apply.commit_again},
     Step.RECORDING: {fx.Persisted: apply.recorded, fx.Tick: apply.record_again},
@@ -73,7 +74,7 @@ TABLE: dict[Step, dict[type[fx.Event], Handler]] = {
 }
 
 _UNSENT = (Step.BEGINNING, Step.GUARDING, Step.OBSERVING, Step.FREEZING, Step.WITHDRAWING)
-_SENT = (Step.ARMING, Step.APPLYING, Step.POLLING, Step.CLEANING, Step.PUBLISHING)
+_SENT = (Step.ARMING, Step.APPLYING, Step.POLLING, Step.PROBING, Step.CLEANING, Step.PUBLISHING)
 _ENDING = (Step.ABORTING, Step.REVERTING, Step.DONE)
 RETRY_TABLE: dict[Step, dict[type[fx.Event], Handler]] = {
     **{step: TABLE[step] | {fx.Died: prepare.death_cancels} for step in _UNSENT},

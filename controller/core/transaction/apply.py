@@ -7,6 +7,7 @@ from controller.core.errors import Failure, FailureCode
 from controller.core.outcome import Outcome
 from controller.core.phases import Phase
 from controller.core.ports import ApplyOrder
+from controller.core.probe import CompletionProbe
 from controller.core.topology import endpoint_ip
 from controller.core.transaction.state import (
     Advance,
@@ -98,6 +99,39 @@ def _judge_recovery(state: Transaction, now: float) -> Advance:
         return state, ()
     learned = tuple(state.seen[rank] for rank in sorted(state.survivors))
     state = replace(state, wake_at=None, learned=learned, marks={**state.marks, "healthy": now})
+    return _recovered(state) if state.spec.completion_probe is CompletionProbe.OFF else _probe(state, now)
+
+
+def _probe(state: Transaction, now: float) -> Advance:
+    """HEALTHY is what engines say of themselves; each survivor shows it with a completion, all at the same time."""
+    left = state.deadline - now
+    if left <= 0:
+        return fail(state, FailureCode.RECOVERY_TIMEOUT, "no time is left for a completion of each survivor")
+    groups = {p.address: p.survivors for p in state.participants if p.survivors}
+    state = replace(state, step=Step.PROBING, waiting=frozenset(groups), wake_at=state.deadline)
+    return state, tuple(fx.Probe(address, ranks, left) for address, ranks in groups.items())
+
+
+def probed(state: Transaction, event: fx.Probed, now: float) -> Advance:
+    """One group has answered; a survivor that does not serve ends the transaction."""
+    state = answered(state, event.address, event.error)
+    mode = state.spec.completion_probe
+    idle = [f"rank {probe.rank} serves nothing: {probe.detail}" for probe in event.probes if not mode.satisfied(probe)]
+    if state.errors or idle:
+        return fail(state, FailureCode.ENGINE_FAILED, "; ".join((*state.errors, *idle)))
+    if state.waiting:
+        return state, ()
+    return _recovered(replace(state, wake_at=None, marks={**state.marks, "probed": now}))
+
+
+def probe_over(state: Transaction, event: fx.Tick, now: float) -> Advance:
+    """At exactly the deadline of the polls it is over."""
+    if now < state.deadline:
+        return state, ()
+    return fail(state, FailureCode.RECOVERY_TIMEOUT, f"no completion in time from {', '.join(sorted(state.waiting))}")
+
+
+def _recovered(state: Transaction) -> Advance:
     return _release(state) if state.spec.retries else guard_all(replace(state, step=Step.RENEWING))
 
 
@@ -201,9 +235,20 @@ def recorded(state: Transaction, event: fx.Persisted, now: float) -> Advance:
     if event.error:
         return replace(state, wake_at=now + state.spec.limits.poll_interval), ()
     if state.step is Step.RECORDING:
-        return _record(replace(state, step=Step.CLEANING, phase=Phase.POST_SCALE_CLEANUP))
+        state, write = _record(replace(state, step=Step.CLEANING, phase=Phase.POST_SCALE_CLEANUP))
+        return state, (*_recycle(state), *write)
     state = replace(state, step=Step.PUBLISHING, phase=state.spec.serving_phase, withdrawn=False)
     return state, (fx.Publish(),)
+
+
+def _recycle(state: Transaction) -> tuple[fx.Effect, ...]:
+    """Pods that lost their last active rank with this transaction; one that was emptied earlier was told then."""
+    if not state.spec.recycles:
+        return ()
+    took_part = {participant.address for participant in state.participants}
+    emptied = (pod for pod in state.spec.pods if not {e.rank for e in pod.endpoints} & state.survivors)
+    addresses = (pod.node_manager_address for pod in emptied)
+    return tuple(fx.Recycle(address) for address in addresses if address in took_part)
 
 
 def published(state: Transaction, event: fx.Published, now: float) -> Advance:

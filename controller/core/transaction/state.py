@@ -9,6 +9,7 @@ from controller.core.errors import Failure, FailureCode
 from controller.core.gate import GateResult
 from controller.core.outcome import Outcome
 from controller.core.phases import Phase
+from controller.core.probe import CompletionProbe
 from controller.core.topology import Participant, resolve
 from motor_ft.model.command import ScaleDownPlan
 from motor_ft.model.engine import EngineObservation, EvidenceSource, Instruction, RankOutcome
@@ -27,6 +28,7 @@ class Step(StrEnum):
     ARMING = "arming"
     APPLYING = "applying"
     POLLING = "polling"
+    PROBING = "probing"
     RELEASING = "releasing"
     RENEWING = "renewing"
     COMMITTING = "committing"
@@ -61,7 +63,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What the transaction starts from; frozen evidence, topology and switches. A retry has no candidates."""
+    """What the transaction starts from; frozen evidence, topology and switches. A retry has no candidates.
+
+    ``recycles``: pods without an active rank are stopped after the commit (``enable_dp_scale_up``).
+    """
 
     instance_id: int
     request_id: str
@@ -76,6 +81,8 @@ class Spec:
     recovery_timeout: float
     limits: Limits = field(default_factory=Limits)
     instruction: Instruction = Instruction.SCALE_DOWN
+    completion_probe: CompletionProbe = CompletionProbe.OFF
+    recycles: bool = False
 
     @property
     def retries(self) -> bool:

@@ -237,6 +237,20 @@ async def test_finalize_and_stop(node: NodeManager, nodes: GrpcNodeManagers) -> 
     assert (command_from_header(stop.header), stop.reason) == (COMMAND, "rebuilt")
 
 
+@pytest.mark.parametrize("answer", [None, FtError(Reason.STALE_EPOCH, "another one leads")])
+async def test_recycle_tells_once_and_neither_waits_nor_raises(
+    node: NodeManager, nodes: GrpcNodeManagers, answer: FtError | None
+) -> None:
+    node.answer = lambda: answer
+    nodes.recycle(node.address, COMMAND)
+    assert node.requests == []
+    await until(lambda: node.requests)
+    node.answer = node_manager_pb2.FinalizeResponse
+    await nodes.finalize(node.address, COMMAND, commit=False, retired=())
+    stop, _ = node.requests
+    assert command_from_header(stop.header) == COMMAND
+
+
 async def test_nobody_there_is_an_error_that_says_who(nodes: GrpcNodeManagers) -> None:
     with pytest.raises(FtError, match=r"Stop of NodeManager at 127\.0\.0\.1:1"):
         await nodes.stop("127.0.0.1:1", COMMAND, "rebuilt")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from enum import Enum, auto
 
 from controller.core.phases import Phase
@@ -69,6 +70,14 @@ class FakeNodeManagers:
 
     async def stop(self, address: str, command: Command, reason: str) -> None:
         (await self._enter(address, "stop", command)).stop(command, reason)
+
+    def recycle(self, address: str, command: Command) -> None:
+        if not self._cord.is_cut:
+            self._at(address).world.tasks.spawn(f"recycle {address}", self._recycle(address, command))
+
+    async def _recycle(self, address: str, command: Command) -> None:
+        with suppress(FtError):
+            await self.stop(address, command, "recycled")
 
     async def watch(self, address: str, command: Command, ranks: Sequence[int]) -> AsyncIterator[EngineObservation]:
         pod = await self._enter(address, "watch", command)

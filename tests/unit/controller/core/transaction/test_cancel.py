@@ -4,6 +4,7 @@ import pytest
 
 from controller.core import effects as fx
 from controller.core.phases import Phase
+from controller.core.probe import CompletionProbe
 from controller.core.transaction import TABLE, Outcome, Step
 from motor_ft.model.engine import EngineStatus, EvidenceSource
 from tests.unit.controller.core.transaction.world import POD_2, START, Run, spec
@@ -81,7 +82,7 @@ def test_a_cancel_goes_before_the_failure_of_the_same_step(step: Step, answer: f
 
 @pytest.mark.parametrize("step", [step for step in TABLE if step not in CANCELLABLE])
 def test_from_arming_on_a_cancel_is_ignored(step: Step) -> None:
-    run = Run(spec())
+    run = Run(spec(completion_probe=CompletionProbe.ON))
     if step in {Step.ABORTING, Step.REVERTING}:
         run.to(Step.GUARDING).feed(fx.Cancel("in time"))
     run.to(step)

@@ -7,8 +7,10 @@ from controller.core.errors import FailureCode
 from controller.core.phases import Phase
 from controller.core.transaction import Outcome, Step
 from motor_ft.model.engine import EvidenceSource
+from tests.unit.controller.core.fleet import pod
 from tests.unit.controller.core.transaction.world import POD_1, POD_2, START, Run, spec
 
+REPORTED = EvidenceSource.ENGINE_REPORTED
 COMMIT_1 = fx.Finalize(POD_1, commit=True, retired=(1,))
 COMMIT_2 = fx.Finalize(POD_2, commit=True)
 ABORT_1, ABORT_2 = fx.Finalize(POD_1, commit=False), fx.Finalize(POD_2, commit=False)
@@ -134,7 +136,7 @@ def test_a_refused_commit_ends_it_as_soon_as_all_have_answered() -> None:
 
 
 def test_dead_committed_is_written_with_post_scale_cleanup_after_every_commit() -> None:
-    start = spec({2: EvidenceSource.ENGINE_REPORTED}, dead_committed=[1], previous_phase=Phase.SCALED_DOWN_RUNNING)
+    start = spec({2: REPORTED}, dead_committed=[1], previous_phase=Phase.SCALED_DOWN_RUNNING)
     run = Run(start)
     run.ends(Outcome.SUCCEEDED)
     assert run.of(fx.Persist) == [
@@ -158,6 +160,46 @@ def test_a_write_after_the_commit_is_repeated_until_it_is_stored_and_never_abort
         run.tick()
     run.ends(Outcome.SUCCEEDED)
     assert all(effect.commit for effect in run.of(fx.Finalize))
+
+
+# --- pods without a rank ---
+
+
+def recycled(run: Run) -> list[str]:
+    run.ends(Outcome.SUCCEEDED)
+    return [effect.address for effect in run.of(fx.Recycle)]
+
+
+def test_a_pod_that_lost_its_last_rank_is_stopped_once_and_nobody_waits_for_it() -> None:
+    """After dead_committed is stored, before SCALED_DOWN_RUNNING is."""
+    run = Run(spec({2: REPORTED, 3: REPORTED}, recycles=True))
+    assert recycled(run) == [POD_2]
+    place = run.effects.index(fx.Recycle(POD_2))
+    assert run.effects[place - 1] == fx.Persist(Phase.POST_SCALE_CLEANUP, dead_committed=(2, 3))
+    assert run.effects[place + 1] == fx.Persist(Phase.SCALED_DOWN_RUNNING)
+
+
+def test_without_the_switch_no_pod_is_stopped() -> None:
+    assert recycled(Run(spec({2: REPORTED, 3: REPORTED}))) == []
+
+
+def test_a_pod_with_an_active_rank_is_never_stopped_and_a_headless_one_counts() -> None:
+    pods = (pod(1, [0, 1]), pod(2, [2], headless=[0]), pod(3, [3], headless=[2]))
+    assert recycled(Run(spec({2: REPORTED}, pods=pods, recycles=True))) == []
+    assert recycled(Run(spec({2: REPORTED, 3: REPORTED}, pods=pods, recycles=True))) == [pods[2].node_manager_address]
+
+
+def test_a_pod_is_recyclable_only_when_both_of_its_ranks_are_committed_and_is_not_told_again() -> None:
+    """Rank 2 went in round 1, rank 3 goes in round 2, rank 1 in round 3."""
+    two = spec({3: REPORTED}, dead_committed=[2], previous_phase=Phase.SCALED_DOWN_RUNNING, recycles=True)
+    three = spec({1: REPORTED}, dead_committed=[2, 3], previous_phase=Phase.SCALED_DOWN_RUNNING, recycles=True)
+    assert [recycled(Run(start)) for start in (spec({2: REPORTED}, recycles=True), two, three)] == [[], [POD_2], []]
+
+
+def test_a_stop_is_not_repeated_with_the_write_that_follows_it() -> None:
+    run = Run(spec({2: REPORTED, 3: REPORTED}, recycles=True)).to(Step.CLEANING)
+    run.drop(run.take(fx.Persist)[0])
+    assert recycled(run) == [POD_2]
 
 
 # --- publish ---

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from controller.core import effects as fx
 from controller.core.phases import Phase
+from controller.core.probe import CompletionProbe
 from controller.core.transaction import Outcome, Spec, Step
 from motor_ft.model.engine import EngineStatus, EvidenceSource, FtState, Instruction
 from tests.unit.controller.core.fleet import pod
@@ -44,6 +45,8 @@ def some_spec(pick: Pick) -> Spec:
         previous_phase=Phase.SCALED_DOWN_RUNNING if gone else Phase.NORMAL,
         unhealthy_since=START - pick([0.0, 40.0, 85.0]),
         instruction=Instruction.RETRY if retries else Instruction.SCALE_DOWN,
+        completion_probe=pick(list(CompletionProbe)),
+        recycles=pick([True, False]),
     )
 
 

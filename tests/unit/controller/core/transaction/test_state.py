@@ -5,6 +5,7 @@ import pytest
 from controller.core import effects as fx
 from controller.core.errors import FailureCode
 from controller.core.phases import Phase
+from controller.core.probe import CompletionProbe
 from controller.core.transaction import TABLE, Limits, Outcome, Step, Transaction
 from controller.core.transaction.state import newer
 from motor_ft.model.engine import EngineObservation, EngineStatus, EvidenceSource
@@ -94,13 +95,15 @@ def test_a_way_back_that_cannot_be_written_is_a_failure() -> None:
 
 @pytest.mark.parametrize("step", [step for step in TABLE if step not in {Step.ABORTING, Step.REVERTING, Step.DONE}])
 def test_an_event_that_means_nothing_in_a_step_changes_nothing(step: Step) -> None:
-    run = Run(spec({1: EvidenceSource.STATUS_UNREACHABLE})).to(step)
+    run = Run(spec({1: EvidenceSource.STATUS_UNREACHABLE}, completion_probe=CompletionProbe.ON)).to(step)
     before = run.state
     meaningless: list[fx.Event] = []
     if step is not Step.COMMITTING:
         meaningless.append(fx.Finalized(POD_1, "late", refused=True))
     if step is not Step.APPLYING:
         meaningless.append(fx.Applied(POD_1, error="late"))
+    if step is not Step.PROBING:
+        meaningless.append(fx.Probed(POD_1, error="late"))
     if step is not Step.PUBLISHING:
         meaningless.append(fx.Published(confirmed=False))
     for event in meaningless:

@@ -7,11 +7,13 @@ from typing import cast
 import pytest
 
 from controller.core import effects as fx
+from controller.core.probe import CompletionProbe
 from controller.core.transaction import RETRY_TABLE, TABLE, Step
 from motor_ft.model.engine import EngineStatus, EvidenceSource
 from tests.unit.controller.core.transaction.world import Run, retry, spec
 
 Table = Mapping[Step, Mapping[type[fx.Event], object]]
+ON, UNREACHABLE = CompletionProbe.ON, EvidenceSource.STATUS_UNREACHABLE
 Edge = tuple[Step, type[fx.Event], Step]
 """From, event, to."""
 
@@ -25,6 +27,7 @@ FORWARD = [
     Step.ARMING,
     Step.APPLYING,
     Step.POLLING,
+    Step.PROBING,
     Step.RELEASING,
     Step.RENEWING,
     Step.COMMITTING,
@@ -38,7 +41,7 @@ FORWARD = [
 
 def walks(table: Table) -> Iterable[Run]:
     """Runs that together enter every step and use every cell."""
-    start = retry() if table is RETRY_TABLE else spec({1: EvidenceSource.STATUS_UNREACHABLE})
+    start = retry(completion_probe=ON) if table is RETRY_TABLE else spec({1: UNREACHABLE}, completion_probe=ON)
     for step in (step for step in FORWARD if step in table):
         for event in (fx.Cancel("stop"), fx.Died(2, EvidenceSource.PROCESS_EXIT), fx.Tick()):
             run = Run(start).to(step)

@@ -1,7 +1,10 @@
 """What holds in every run of the transaction, checked at every event and every effect."""
 
+from collections.abc import Set
+
 from controller.core import effects as fx
 from controller.core.phases import Phase, move
+from controller.core.probe import CompletionProbe
 from controller.core.transaction import Outcome, Spec, Step, Transaction
 from motor_ft.model.command import ScaleDownPlan, hash_plan
 from motor_ft.model.engine import ApplyOutcome, EngineObservation, EngineStatus, EvidenceSource, FtState
@@ -29,7 +32,10 @@ class Watchdog:
         self.plans: dict[str, ScaleDownPlan | None] = {}
         self.offered: dict[str, ScaleDownPlan | None] = {}
         self.applied: set[str] = set()
+        self.probed: set[str] = set()
+        self.proved: set[int] = set()
         self.committed: set[str] = set()
+        self.recycled: set[str] = set()
         self.finals: dict[str, list[bool]] = {}
         self.persisting: fx.Persist | None = None
         self.querying: set[str] = set()
@@ -57,6 +63,9 @@ class Watchdog:
             case fx.Applied():
                 accepted = [outcome for outcome in event.outcomes if outcome.outcome is ApplyOutcome.ACCEPTED]
                 self.accepted |= {outcome.rank: outcome.observation for outcome in accepted}
+            case fx.Probed():
+                mode = self.spec.completion_probe
+                self.proved |= {probe.rank for probe in event.probes if mode.satisfied(probe)}
             case fx.Finalized(error="") if self.finals[event.address][-1]:
                 self.committed.add(event.address)
             case fx.Died():
@@ -113,8 +122,12 @@ class Watchdog:
                     self.asked |= set(effect.ranks)
                 case fx.Apply():
                     self._apply(effect, now)
+                case fx.Probe():
+                    self._probe(effect)
                 case fx.Finalize():
                     self._finalize(effect)
+                case fx.Recycle():
+                    self._recycle(effect)
                 case fx.Watch() | fx.Withdraw() | fx.Publish():
                     pass
 
@@ -171,6 +184,26 @@ class Watchdog:
                 seen = self.readings.get(rank)
                 assert seen is None or seen.status in {EngineStatus.UNKNOWN, EngineStatus.DEAD}
 
+    def _endpoints(self, address: str) -> set[int]:
+        (own,) = [p.endpoints for p in self.spec.pods if p.node_manager_address == address]
+        return {endpoint.rank for endpoint in own}
+
+    def _probe(self, effect: fx.Probe) -> None:
+        assert self.spec.completion_probe is not CompletionProbe.OFF
+        assert effect.address not in self.probed, "a second completion"
+        self.probed.add(effect.address)
+        survivors = {rank for rank, _ in self._plan().survivors}
+        assert self.recovered >= survivors, "a completion of engines that have not recovered"
+        assert set(effect.ranks) <= survivors & self._endpoints(effect.address)
+        assert 0 < effect.timeout_sec <= self.spec.limits.execution_deadline
+
+    def _recycle(self, effect: fx.Recycle) -> None:
+        assert self.spec.recycles
+        assert effect.address not in self.recycled, "a second Stop"
+        self.recycled.add(effect.address)
+        assert self.stored is Phase.POST_SCALE_CLEANUP, "a Stop before the commit is durable"
+        assert self._endpoints(effect.address) <= set(self.dead_committed), "Stop of a pod with an active rank"
+
     def _finalize(self, effect: fx.Finalize) -> None:
         finals = self.finals.setdefault(effect.address, [])
         assert False not in finals, "something after an abort"
@@ -179,14 +212,17 @@ class Watchdog:
         if effect.commit:
             assert not self.spec.retries, "a commit although nobody is removed"
             plan = self._plan()
-            assert self.recovered >= {rank for rank, _ in plan.survivors}, "commit of a rank that has not recovered"
-            (own,) = [p.endpoints for p in self.spec.pods if p.node_manager_address == effect.address]
-            gone = {e.rank for e in own} & set(plan.removed) - self.spec.dead_committed
+            assert self._serve({rank for rank, _ in plan.survivors}), "commit of a rank that has not recovered"
+            gone = self._endpoints(effect.address) & set(plan.removed) - self.spec.dead_committed
             assert effect.retired == tuple(sorted(gone)), "a pod retires exactly its own ranks"
         else:
             assert effect.retired == ()
 
     # --- the end ---
+
+    def _serve(self, ranks: Set[int]) -> bool:
+        """They have recovered, and shown it with a completion where they have to."""
+        return self.recovered >= ranks and (self.spec.completion_probe is CompletionProbe.OFF or self.proved >= ranks)
 
     def end(self, state: Transaction) -> None:
         """After DONE."""
@@ -203,9 +239,11 @@ class Watchdog:
             assert self.stored is state.phase is self.spec.previous_phase
         elif self.spec.retries:
             assert self.applied, "success without a retry"
-            assert self.recovered == self.spec.active
+            assert self._serve(self.spec.active)
             assert self.stored is state.phase is self.spec.previous_phase
         elif self.offered:
             assert self.committed == self._participants()
             assert self.dead_committed == state.cumulative == self._plan().removed
+            emptied = {at for at in self._participants() if self._endpoints(at) <= set(self.dead_committed)}
+            assert self.recycled == (emptied if self.spec.recycles else set())
             assert self.stored is state.phase is Phase.SCALED_DOWN_RUNNING

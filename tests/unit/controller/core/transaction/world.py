@@ -12,6 +12,7 @@ from controller.core import effects as fx
 from controller.core.errors import FailureCode
 from controller.core.phases import Phase
 from controller.core.ports import GuardGrant
+from controller.core.probe import CompletionProbe
 from controller.core.transaction import Limits, Outcome, Spec, Step, Transaction, advance, begin
 from motor_ft.model.engine import (
     ApplyOutcome,
@@ -20,8 +21,10 @@ from motor_ft.model.engine import (
     EvidenceSource,
     FtState,
     Instruction,
+    ProbeOutcome,
     Problem,
     RankOutcome,
+    RankProbe,
 )
 from motor_ft.model.topology import Registration
 from tests.unit.controller.core.fleet import pod
@@ -31,6 +34,8 @@ E = TypeVar("E")
 
 ENDLESS = 1000
 """Events that no transaction needs; one lease of retries every second is far below."""
+
+UNANSWERED = fx.Watch | fx.Recycle
 
 START = 100.0
 LIMITS = Limits()
@@ -49,6 +54,8 @@ def spec(
     scale_down_enabled: bool = True,
     limits: Limits = LIMITS,
     instruction: Instruction = Instruction.SCALE_DOWN,
+    completion_probe: CompletionProbe = CompletionProbe.OFF,
+    recycles: bool = False,
 ) -> Spec:
     """Rank 1 of four over two pods has died; the others noticed it five seconds ago. For a retry nobody has died."""
     original = frozenset(e.rank for registration in pods for e in registration.endpoints)
@@ -69,6 +76,8 @@ def spec(
         recovery_timeout=recovery_timeout,
         limits=limits,
         instruction=instruction,
+        completion_probe=completion_probe,
+        recycles=recycles,
     )
 
 
@@ -78,6 +87,7 @@ def retry(
     dead_committed: Iterable[int] = (),
     unhealthy_since: float = START - 5,
     scale_down_enabled: bool = True,
+    completion_probe: CompletionProbe = CompletionProbe.OFF,
 ) -> Spec:
     """All ranks are UNHEALTHY, none is dead; those of ``dead_committed`` were removed earlier."""
     gone = frozenset(dead_committed)
@@ -88,6 +98,7 @@ def retry(
         unhealthy_since=unhealthy_since,
         scale_down_enabled=scale_down_enabled,
         instruction=Instruction.RETRY,
+        completion_probe=completion_probe,
     )
 
 
@@ -155,7 +166,7 @@ class Run:
     def _perform(self, effects: tuple[fx.Effect, ...]) -> None:
         self.watchdog.effects(self.state, effects, self.now)
         self.effects += effects
-        self.owed += [Owed(effect, self.now) for effect in effects if not isinstance(effect, fx.Watch)]
+        self.owed += [Owed(effect, self.now) for effect in effects if not isinstance(effect, UNANSWERED)]
 
     def feed(self, event: fx.Event) -> None:
         """One event, now."""
@@ -244,12 +255,14 @@ class Run:
                 return fx.Withdrawn(confirmed=True)
             case fx.Apply():
                 return fx.Applied(effect.address, tuple(self.engines[rank].apply() for rank in effect.order.ranks))
+            case fx.Probe():
+                return fx.Probed(effect.address, tuple(RankProbe(rank, ProbeOutcome.SERVED) for rank in effect.ranks))
             case fx.Finalize():
                 return fx.Finalized(effect.address)
             case fx.Publish():
                 return fx.Published(confirmed=True)
-            case fx.Watch():
-                raise AssertionError("a Watch has no answer")
+            case fx.Watch() | fx.Recycle():
+                raise AssertionError("it has no answer")
 
     def _grant(self, effect: fx.Guard) -> GuardGrant:
         """Only the NodeManager of the lowest survivor of the plan reserves a port."""
@@ -279,12 +292,16 @@ class Run:
                 return fx.Applied(effect.address, tuple(outcomes))
             case fx.Apply():
                 return fx.Applied(effect.address, error="OUTCOME_UNKNOWN")
+            case fx.Probe() if refused:
+                return fx.Probed(effect.address, tuple(RankProbe(r, ProbeOutcome.FAILED, "500") for r in effect.ranks))
+            case fx.Probe():
+                return fx.Probed(effect.address, error="no answer")
             case fx.Finalize():
                 return fx.Finalized(effect.address, "no answer", refused)
             case fx.Publish():
                 return fx.Published(confirmed=False)
-            case fx.Watch():
-                raise AssertionError("a Watch has no answer")
+            case fx.Watch() | fx.Recycle():
+                raise AssertionError("it has no answer")
 
     def lose(self, owed: Owed, *, refused: bool = False) -> None:
         """Answer one effect badly."""
