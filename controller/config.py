@@ -11,6 +11,7 @@ from controller.core.probe import CompletionProbe
 from controller.core.transaction import Limits
 from controller.fault_manager.environment import Settings
 from motor_ft.model.command import MAX_LEASE_SEC
+from motor_ft.model.hardware import canonical_code
 from motor_ft.wire.config import ConfigError, check
 from motor_ft.wire.listen import split_address
 
@@ -137,12 +138,16 @@ class FaultToleranceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
             enable_scale_p2d=self.enable_scale_p2d,
             scale_p2d_wait=self.scale_p2d_wait_sec,
             enable_token_reinference=self.enable_token_reinference,
-            token_reinference_codes=self.token_reinference_codes,
             token_reinference_timeout=self.token_reinference_timeout_sec,
             limits=self.dp_scale_down_config.limits,
             fault_collection_timeout=self.fault_collection_timeout_sec,
             correlation_window=self.hardware_ft_correlation_window_sec,
-            hardware_policy=HardwarePolicy(self.hardware_type, self.hardware_link_down, self.hardware_pre_separate),
+            hardware_policy=HardwarePolicy(
+                hardware_type=self.hardware_type,
+                link_down=self.hardware_link_down,
+                pre_separate=self.hardware_pre_separate,
+                transient_codes=frozenset(map(canonical_code, self.token_reinference_codes)),
+            ),
             engine_recovery_timeout=self.engine_recovery_timeout_sec,
             strategy_center_check_interval=self.strategy_center_check_interval,
             heartbeat_interval=self.heartbeat_interval_sec,

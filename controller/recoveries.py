@@ -9,6 +9,7 @@ from controller.fault_manager.environment import Settings
 from controller.strategies.dp_scale_down import DpScaleDownStrategy
 from controller.strategies.fast_recovery import FastRecoveryStrategy
 from controller.strategies.instance_reconfiguration import InstanceReconfiguration, ReconfigurationTimes
+from controller.strategies.token_reinference import TokenReinference
 from controller.strategies.transaction import TransactionStrategy
 
 
@@ -59,6 +60,8 @@ def recoveries(
         Action.DP_SCALE_DOWN: transaction(DpScaleDownStrategy),
         Action.INSTANCE_RECONFIGURATION: instance_reconfiguration,
     }
+    if settings.enable_token_reinference:
+        built[Action.TOKEN_REINFERENCE] = lambda _: TokenReinference(settings.token_reinference_timeout)
     if settings.fast_recovery:
         built[Action.FAST_RECOVERY] = transaction(FastRecoveryStrategy)
     return built

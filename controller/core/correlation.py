@@ -6,7 +6,7 @@ Recovery.md section 4, rows 1 to 4; RFC section 4.4. Times are monotonic seconds
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from controller.core.hardware import HardwarePolicy, effective_level, map_fault
+from controller.core.hardware import HardwarePolicy, effective_level, is_transient, map_fault
 from motor_ft.model.hardware import FaultKey, FaultLevel, HardwareFault
 from motor_ft.model.topology import Registration
 
@@ -15,11 +15,15 @@ Ranks = frozenset[int]
 
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """A hardware fault as one instance sees it; ``ranks`` are None when it cannot be mapped, and never empty."""
+    """A hardware fault as one instance sees it; ``ranks`` are None when it cannot be mapped, and never empty.
+
+    ``transient``: it is expected to clear by itself, everything else waits for that.
+    """
 
     fault: HardwareFault
     level: FaultLevel
     ranks: Ranks | None
+    transient: bool = False
 
     @property
     def grave(self) -> bool:
@@ -39,26 +43,43 @@ def concern_of(fault: HardwareFault, pods: Iterable[Registration], policy: Hardw
     ranks = map_fault(fault, pods)
     if ranks is not None and not ranks:
         return None
-    return Concern(fault, effective_level(fault, policy, working=True), ranks)  # its own pods are the work
+    level = effective_level(fault, policy, working=True)  # its own pods are the work
+    return Concern(fault, level, ranks, is_transient(fault, level, policy))
 
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
     """All faults that touch one instance, and how far its incident has come.
 
-    ``baseline`` faults were there at READY and ask for nothing until they clear and return. ``hardware_first`` is when
-    the window of the incident was opened; None without an unhandled fault, and when the engines spoke first.
+    ``baseline`` faults were there at READY and ask for nothing until they clear and return. ``spent``: what they ask
+    for was done, at this level; they ask for no more until they are graver, or clear and return. ``hardware_first`` is
+    when the window of the incident was opened; None without an unhandled fault, and when the engines spoke first.
     ``noticed``: what the engines said inside the window fits the hardware.
     """
 
     concerns: Mapping[FaultKey, Concern] = field(default_factory=dict)
     baseline: frozenset[FaultKey] = frozenset()
+    spent: Mapping[FaultKey, FaultLevel] = field(default_factory=dict)
     hardware_first: float | None = None
     noticed: bool = False
 
-    def unhandled(self, active: Ranks) -> tuple[Concern, ...]:
-        """Faults that ask for action: L4 or above, after READY, and not only of ranks that are gone for good."""
+    def standing(self, active: Ranks) -> tuple[Concern, ...]:
+        """Faults of L4 or above that came after READY, and not only of ranks that are gone for good."""
         return tuple(each for each in self._grave() if each.ranks is None or each.ranks & active)
+
+    def unhandled(self, active: Ranks) -> tuple[Concern, ...]:
+        """Those of them that still ask for action."""
+        return tuple(each for each in self.standing(active) if self.asks(each))
+
+    def transient(self, active: Ranks) -> tuple[Concern, ...]:
+        """Faults of active ranks that are to be waited for."""
+        found = (each for key, each in self.concerns.items() if each.transient and key not in self.baseline)
+        return tuple(each for each in found if each.ranks and each.ranks & active and self.asks(each))
+
+    def asks(self, concern: Concern) -> bool:
+        """Nothing was done yet for the fault as grave as it is."""
+        done = self.spent.get(concern.fault.key)
+        return done is None or concern.level.severity > done.severity
 
     def handled(self, active: Ranks) -> tuple[Concern, ...]:
         """Faults whose ranks are all gone for good: row 1."""
@@ -81,11 +102,14 @@ class Correlation:
 
 
 def seen(known: Correlation, key: FaultKey, concern: Concern | None, *, new: bool) -> Correlation:
-    """A fault is there or has changed. ``new``: it was not there a moment ago, so it is no longer of the baseline."""
+    """A fault is there or has changed. ``new``: it was not there a moment ago, so nothing is known of it any more."""
     concerns = {each: kept for each, kept in known.concerns.items() if each != key}
     if concern is not None:
         concerns[key] = concern
-    return replace(known, concerns=concerns, baseline=known.baseline - {key} if new else known.baseline)
+    if not new:
+        return replace(known, concerns=concerns)
+    spent = {each: level for each, level in known.spent.items() if each != key}
+    return replace(known, concerns=concerns, baseline=known.baseline - {key}, spent=spent)
 
 
 def cleared(known: Correlation, key: FaultKey) -> Correlation:
@@ -98,13 +122,19 @@ def at_ready(known: Correlation) -> Correlation:
     return replace(known, baseline=frozenset(known.concerns))
 
 
+def carried_out(known: Correlation, concerns: Iterable[Concern]) -> Correlation:
+    """What these faults ask for was done."""
+    return replace(known, spent={**known.spent, **{each.fault.key: each.level for each in concerns}})
+
+
 def correlate(
     known: Correlation, *, active: Ranks, unhealthy: Ranks, dead: Ranks, window_sec: float, now: float
 ) -> Correlation:
     """Take in that the hardware, or what the engines say, has changed; to be called at every change, with its time.
 
     Equal times count as software first. When U and D are gone and the hardware fault is not, the engines serve on
-    broken hardware: it stands for itself from then on.
+    broken hardware: it stands for itself from then on, with exactly one new window. A U or D that comes and goes
+    inside a window without a match changes nothing of the window.
     """
     since, faulty = known.hardware_first, bool(unhealthy or dead)
     if not known.unhandled(active):

@@ -36,6 +36,8 @@ class HardwarePolicy:
     hardware_type: str = ""
     link_down: LinkDown = LinkDown.AUTO
     pre_separate: PreSeparate = PreSeparate.SOFT
+    transient_codes: frozenset[str] = frozenset(map(canonical_code, ("0x00F1FEF5", "0x08520003")))
+    """Canonical codes of faults that clear by themselves while the engines repeat a few tokens; of level L2 only."""
 
     @property
     def link_down_counts(self) -> bool:
@@ -47,11 +49,23 @@ class HardwarePolicy:
 
 def effective_level(fault: HardwareFault, policy: HardwarePolicy, *, working: bool) -> FaultLevel:
     """Level to decide on; ``working``: an instance that starts or serves has pods on the node."""
-    if canonical_code(fault.fault_code) == LINK_DOWN and not policy.link_down_counts:
+    if is_link_down(fault) and not policy.link_down_counts:
         return FaultLevel.L1
     if fault.raw_level in _PRE_SEPARATE and working and policy.pre_separate is PreSeparate.SOFT:
         return FaultLevel.L2
     return fault.level
+
+
+def is_link_down(fault: HardwareFault) -> bool:
+    """A card has lost its network."""
+    return canonical_code(fault.fault_code) == LINK_DOWN
+
+
+def is_transient(fault: HardwareFault, level: FaultLevel, policy: HardwarePolicy) -> bool:
+    """The fault clears by itself; a switch's code ``[alarm,fault,peer,...]`` is also known by its alarm."""
+    alarm = fault.fault_code.strip("[ ]").split(",")[0]
+    codes = {canonical_code(fault.fault_code), canonical_code(alarm)}
+    return level is FaultLevel.L2 and not codes.isdisjoint(policy.transient_codes)
 
 
 def map_fault(fault: HardwareFault, pods: Iterable[Registration]) -> frozenset[int] | None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from controller.core.phases import Phase
-from motor_ft.model.hardware import FaultKey
+from motor_ft.model.hardware import FaultKey, FaultLevel
 from motor_ft.model.topology import Registration, Role
 
 RECONFIGURATION = "instance_reconfiguration"
@@ -32,7 +32,8 @@ class RuntimeRecord:
 class IdentityRecord:
     """Who the instance is: fixed at assembly; ``ready`` and the baselines come at READY.
 
-    ``baseline`` are ranks that had faults by then, ``hardware_baseline`` hardware faults that were there.
+    ``baseline`` are ranks that had faults by then, ``hardware_baseline`` hardware faults that were there;
+    ``hardware_spent`` came later, and what they ask for at their level was done.
     """
 
     instance_id: int
@@ -46,3 +47,4 @@ class IdentityRecord:
     ready: bool = False
     baseline: tuple[int, ...] = ()
     hardware_baseline: tuple[FaultKey, ...] = ()
+    hardware_spent: tuple[tuple[FaultKey, FaultLevel], ...] = ()

@@ -3,10 +3,20 @@
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from controller.core.correlation import Concern, Correlation, at_ready, cleared, concern_of, correlate, seen
+from controller.core.correlation import (
+    Concern,
+    Correlation,
+    at_ready,
+    carried_out,
+    cleared,
+    concern_of,
+    correlate,
+    seen,
+)
+from controller.core.records import IdentityRecord
 from controller.fault_manager.environment import Settings
 from controller.fault_manager.hardware import HardwareDesk
-from motor_ft.model.hardware import FaultKey, HardwareFault
+from motor_ft.model.hardware import FaultKey, FaultLevel, HardwareFault
 from motor_ft.model.topology import Registration
 
 
@@ -34,9 +44,19 @@ class Concerns:
         """Faults that start nothing until they clear and return, as they are stored."""
         return tuple(sorted(self.correlation.baseline))
 
-    def restore(self, baseline: Iterable[FaultKey]) -> None:
+    @property
+    def spent(self) -> tuple[tuple[FaultKey, FaultLevel], ...]:
+        """Faults for which everything was done, as they are stored."""
+        return tuple(sorted(self.correlation.spent.items()))
+
+    def restore(self, identity: IdentityRecord) -> None:
         """What an earlier Controller has stored."""
-        self.correlation = replace(self.correlation, baseline=frozenset(baseline))
+        baseline, spent = frozenset(identity.hardware_baseline), dict(identity.hardware_spent)
+        self.correlation = replace(self.correlation, baseline=baseline, spent=spent)
+
+    def carried_out(self, concerns: Iterable[Concern]) -> None:
+        """What these faults ask for was done."""
+        self.correlation = carried_out(self.correlation, concerns)
 
     def follow(self, pods: tuple[Registration, ...]) -> None:
         """These are the instance's pods, now that they are all there, or again after one has registered anew."""

@@ -46,7 +46,6 @@ class Settings:
     engine_relaunch_poll_interval: float = 5.0
     engine_relaunch_misses: int = 3
     scale_p2d_wait: float = 60.0
-    token_reinference_codes: tuple[str, ...] = ("0x00F1FEF5", "0x08520003")
     token_reinference_timeout: float = 60.0
 
     @property

@@ -132,7 +132,7 @@ class InstanceActor:
         self.runtime = self._runtime(runtime)
         endpoints = (endpoint for pod in identity.pods for endpoint in pod.endpoints)
         self.evidence = recalled((e for e in endpoints if e.rank in self.active), identity.baseline)
-        self.hardware.restore(identity.hardware_baseline)
+        self.hardware.restore(identity)
         self.hardware.follow(self.registrations)
         self.state = InstanceState.INACTIVE  # until its pods are heard
         self._hold_until = now + self.env.settings.heartbeat_ttl
@@ -214,7 +214,7 @@ class InstanceActor:
         if self.identity is None or self.runtime is None:
             return None
         record = self.runtime.record
-        withdrawn = self.runtime.volatile.withdrawn or self.superseded
+        withdrawn = self.runtime.volatile.withdrawn or self.superseded or self.recovery.isolated
         identity = replace(self.identity, pods=self.registrations)
         return project(identity, record.phase, record.dead_committed, withdrawn=withdrawn, paused=self.resting)
 
@@ -306,7 +306,9 @@ class InstanceActor:
 
     def _with_baselines(self, identity: IdentityRecord) -> IdentityRecord:
         ranks = tuple(sorted(self.evidence.ignored))
-        return replace(identity, baseline=ranks, hardware_baseline=self.hardware.baseline)
+        return replace(
+            identity, baseline=ranks, hardware_baseline=self.hardware.baseline, hardware_spent=self.hardware.spent
+        )
 
     async def _become_ready(self, identity: IdentityRecord) -> None:
         """READY is durable before anything is published or decided; earlier attempts may have been written."""

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from controller.core.decision import PASSIVE, Action, Decision, decide
+from controller.core.decision import PASSIVE, Action, Decision, decide, faults_of
 from controller.core.errors import Failure, FailureCode
 from controller.core.evidence import forget, strategy_ended
 from controller.core.outcome import Outcome
@@ -33,6 +33,7 @@ class Recovery:
         self.decision: Decision | None = None
         self.tried: frozenset[Action] = frozenset()
         self.fallback_due: Failure | None = None
+        self.isolated = False
         self.paused = False
         self.automation_stopped = False
 
@@ -70,6 +71,8 @@ class Recovery:
         actor.evidence = strategy_ended(actor.evidence, now)
         for observation in result.learned:
             learn(actor, judged(observation))
+        if result.outcome is not Outcome.CANCELLED:
+            actor.hardware.carried_out(faults_of(name, actor.hardware.correlation, actor.active) or ())
         if result.outcome is Outcome.SUCCEEDED:
             actor.evidence = forget(actor.evidence, result.removed, now)
         elif result.outcome is Outcome.FAILED:
@@ -81,8 +84,8 @@ class Recovery:
             self._actor.runtime.show(failure=failure)
         if name == Action.INSTANCE_RECONFIGURATION:
             self.stop_automation(failure)
-        else:
-            self.fallback_due = failure
+        elif name != Action.SCALE_P2D or self._actor.env.settings.scale_down_enabled:
+            self.fallback_due = failure  # but the baseline leaves a decode instance isolated that finds no place
 
     def stop_automation(self, failure: Failure) -> None:
         """A person has to act; nothing is started for this instance any more."""
@@ -111,13 +114,18 @@ class Recovery:
             self.tried = frozenset()
         decision = decide(snapshot_of(self._actor), now)
         self._note(decision)
-        if decision.action is Action.INSTANCE_RECONFIGURATION:
+        if decision.stop:
+            self._runner.stop(decision.reason)
+        elif decision.action is Action.INSTANCE_RECONFIGURATION:
             self._reconfigure(runtime, Failure(FailureCode.RECONFIGURATION_REQUIRED, decision.reason))
         elif decision.action not in PASSIVE:
             self._launch(decision.action, runtime, decision.reason)
 
     def _note(self, decision: Decision) -> None:
         last, self.decision = self.decision, decision
+        if decision.isolate is not self.isolated:
+            self.isolated = decision.isolate
+            self._actor.env.publisher.update(self._actor.instance_id)
         if last is not None and (decision.action, decision.reason) == (last.action, last.reason):
             return
         log.info(

@@ -48,10 +48,12 @@ def status_of(actor: "InstanceActor") -> InstanceStatus:
 
 def _decision(actor: "InstanceActor") -> str:
     """With what may have been overlooked when it was taken."""
-    if actor.recovery.decision is None:
+    decision = actor.recovery.decision
+    if decision is None:
         return ""
+    isolated = " [isolated]" if decision.isolate else ""
     unsure = f" [hardware evidence is degraded: {problems}]" if (problems := actor.hardware.problems) else ""
-    return f"{actor.recovery.decision.action}: {actor.recovery.decision.reason}{unsure}"
+    return f"{decision.action}: {decision.reason}{isolated}{unsure}"
 
 
 def _pod(pod: PodLiveness) -> PodStatus:

@@ -76,7 +76,7 @@ def test_what_the_file_says_reaches_the_fault_manager(tmp_path: Path) -> None:
     assert (settings.heartbeat_interval, settings.heartbeat_ttl, settings.assemble_timeout) == (1, 4, 100)
     assert settings.status_unreachable_threshold == 3
     assert settings.correlation_window == 8
-    assert settings.hardware_policy == HardwarePolicy("800I-A3", LinkDown.COUNT, PreSeparate.HARD)
+    assert settings.hardware_policy == HardwarePolicy("800I-A3", LinkDown.COUNT, PreSeparate.HARD, frozenset({"A"}))
     assert settings.enable_dp_scale_up
     assert settings.fast_recovery
     assert (settings.completion_probe, settings.idle_probe) == (CompletionProbe.ON, True)
@@ -84,8 +84,8 @@ def test_what_the_file_says_reaches_the_fault_manager(tmp_path: Path) -> None:
     assert (settings.engine_relaunch_timeout, settings.engine_relaunch_poll_interval) == (500, 4)
     assert settings.engine_relaunch_misses == 2
     assert (settings.enable_scale_p2d, settings.scale_p2d_wait) == (False, 50)
-    assert (settings.enable_token_reinference, settings.token_reinference_codes) == (False, ("0xA",))
-    assert (settings.token_reinference_timeout, settings.heartbeat_ttl_other) == (40, 200)
+    assert (settings.enable_token_reinference, settings.token_reinference_timeout) == (False, 40)
+    assert settings.heartbeat_ttl_other == 200
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.core.correlation import Concern, Correlation, at_ready, cleared, concern_of, correlate, seen
+from controller.core.correlation import (
+    Concern,
+    Correlation,
+    at_ready,
+    carried_out,
+    cleared,
+    concern_of,
+    correlate,
+    seen,
+)
 from controller.core.hardware import HardwarePolicy, PreSeparate
 from motor_ft.model.hardware import FaultKey, FaultLevel, HardwareFault
 from motor_ft.model.topology import Device
@@ -164,9 +173,49 @@ def test_hardware_that_outlives_what_the_engines_said_stands_for_itself(first: s
     assert (incident.opened, incident.matched) == (20, False)
 
 
+def test_one_more_window_for_hardware_that_outlives_its_match_is_never_moved() -> None:
+    """Engines that fail and recover inside it, without a match, change nothing of it."""
+    incident = Incident().hardware(10, concern(1)).engines(11, unhealthy={0, 1, 2, 3})
+    assert incident.matched
+    assert incident.engines(20).opened == 20
+    assert incident.engines(21, unhealthy={0}).opened == 20
+    assert incident.engines(22).opened == 20
+    assert not incident.matched
+
+
 def test_engines_that_recover_without_having_matched_leave_the_window_as_it_is() -> None:
     incident = Incident().hardware(10, concern(1)).engines(11, unhealthy={0}).engines(12)
     assert (incident.opened, incident.matched) == (10, False)
+
+
+def test_a_fault_for_which_all_was_done_asks_no_more_until_it_clears_and_returns() -> None:
+    """It still stands, and is not what a window is opened for."""
+    each, other = concern(1), concern(2)
+    incident = Incident().hardware(10, each)
+    incident.known = carried_out(incident.known, [each])
+    incident.look(11)
+    assert incident.known.standing(ACTIVE) == (each,)
+    assert (incident.known.unhandled(ACTIVE), incident.opened) == ((), None)
+    assert incident.hardware(12, each, new=False).known.unhandled(ACTIVE) == ()
+    assert incident.hardware(13, other).known.unhandled(ACTIVE) == (other,)
+    assert incident.over(14, each).hardware(15, each).known.unhandled(ACTIVE) == (other, each)
+
+
+def test_it_asks_again_when_it_becomes_graver() -> None:
+    incident = Incident().hardware(10, concern(1, level=FaultLevel.L4))
+    incident.known = carried_out(incident.known, incident.known.standing(ACTIVE))
+    assert incident.hardware(11, concern(1, level=FaultLevel.L4), new=False).known.unhandled(ACTIVE) == ()
+    graver = concern(1, level=FaultLevel.L5)
+    assert incident.hardware(12, graver, new=False).known.unhandled(ACTIVE) == (graver,)
+
+
+def test_a_transient_fault_that_was_waited_for_and_becomes_grave_is_unhandled() -> None:
+    transient = replace(concern(1, level=FaultLevel.L2), transient=True)
+    incident = Incident().hardware(10, transient)
+    assert (incident.known.transient(ACTIVE), incident.opened) == ((transient,), None)
+    incident.known = carried_out(incident.known, incident.known.transient(ACTIVE))
+    assert incident.known.transient(ACTIVE) == ()
+    assert incident.hardware(12, concern(1), new=False).opened == 12
 
 
 @pytest.mark.parametrize("level", [FaultLevel.L1, FaultLevel.L2, FaultLevel.L3, FaultLevel.UNKNOWN])

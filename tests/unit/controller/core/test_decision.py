@@ -10,41 +10,17 @@ from controller.core.correlation import Concern, Correlation
 from controller.core.decision import Action, Decision, Snapshot, decide
 from controller.core.phases import STABLE, Phase
 from motor_ft.model.hardware import FaultLevel, HardwareFault
-
-CALM = Snapshot(
-    phase=Phase.NORMAL,
-    ready=True,
-    strategy=None,
-    automation_stopped=False,
-    superseded=False,
-    scale_down_enabled=True,
-    active=frozenset({0, 1, 2, 3}),
-    unhealthy=frozenset(),
-    dead=frozenset(),
-    collecting_since=None,
-    collection_timeout_sec=60.0,
-    in_service=True,
-    correlation_window_sec=5.0,
+from motor_ft.model.topology import Role
+from tests.unit.controller.core.snapshots import (
+    CALM,
+    COMPLETE,
+    NAMED,
+    TRANSIENT,
+    broken,
+    concern,
+    faulty,
+    hardware,
 )
-"""Nothing is wrong."""
-
-
-def faulty(unhealthy: set[int], dead: set[int], *, since: float = 100.0) -> Snapshot:
-    """Faults that are collected from second 100 to second 160."""
-    return replace(CALM, unhealthy=frozenset(unhealthy), dead=frozenset(dead), collecting_since=since)
-
-
-COMPLETE = faulty({0, 2, 3}, {1})
-
-
-def broken(*ranks: int, first: float | None = 10.0, noticed: bool = False, known: bool = True) -> Correlation:
-    """A card of these ranks is broken; its name says nothing when it is not ``known``. ``first``: before engines."""
-    fault = HardwareFault("node-a", f"Ascend910-{ranks[0]}", "80E18402", FaultLevel.L6)
-    concern = Concern(fault, FaultLevel.L6, frozenset(ranks) if known else None)
-    return Correlation({fault.key: concern}, hardware_first=first, noticed=noticed)
-
-
-NAMED = "L6 80E18402 on Ascend910-1 of node-a (ranks [1])"
 
 
 @pytest.mark.parametrize(
@@ -74,6 +50,71 @@ def test_both_stable_phases_decide(phase: Phase) -> None:
     assert decide(replace(COMPLETE, phase=phase), 100).action is Action.DP_SCALE_DOWN
 
 
+@pytest.mark.parametrize("software", [CALM, COMPLETE, faulty({0, 1, 2, 3}, set()), faulty(set(), {0, 1, 2, 3})])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_row_0_faults_that_clear_by_themselves_go_before_everything(software: Snapshot, enabled: bool) -> None:
+    """Also where the baseline table decides."""
+    snapshot = replace(software, hardware=hardware(TRANSIENT, first=None), scale_down_enabled=enabled)
+    why = "hardware faults that clear by themselves: L2 0x08520003 on Ascend910-1 of node-a (ranks [1])"
+    assert decide(snapshot, 1e6) == Decision(Action.TOKEN_REINFERENCE, why, "0")
+
+
+@pytest.mark.parametrize("strategy", ["dp_scale_down", "fast_recovery", "engine_relaunch", "scale_p2d", "partial_loss"])
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.RECONFIGURING])
+def test_row_0_ends_the_strategy_that_runs_first(strategy: str, phase: Phase) -> None:
+    running = replace(COMPLETE, hardware=hardware(TRANSIENT), strategy=strategy, phase=phase)
+    decision = decide(running, 100)
+    assert (decision.action, decision.row, decision.stop) == (Action.TOKEN_REINFERENCE, "0", True)
+
+
+@pytest.mark.parametrize(
+    "barred",
+    [
+        replace(CALM, strategy="instance_reconfiguration"),
+        replace(CALM, strategy="token_reinference"),
+        replace(CALM, strategy="engine_relaunch", phase=Phase.RECONFIGURING),
+        replace(CALM, automation_stopped=True),
+        replace(CALM, paused=True),
+        replace(CALM, superseded=True),
+        replace(CALM, ready=False),
+    ],
+)
+def test_row_0_never_ends_a_rebuild_and_starts_nothing_that_is_barred(barred: Snapshot) -> None:
+    decision = decide(replace(barred, hardware=hardware(TRANSIENT)), 100)
+    assert (decision.action, decision.row, decision.stop) == (Action.NONE, "00", False)
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        replace(CALM, hardware=hardware(TRANSIENT), enabled=CALM.enabled - {Action.TOKEN_REINFERENCE}),
+        replace(CALM, hardware=hardware(TRANSIENT, done=True)),
+        replace(CALM, hardware=hardware(replace(TRANSIENT, ranks=None))),
+        replace(CALM, hardware=replace(hardware(TRANSIENT), baseline=frozenset({TRANSIENT.fault.key}))),
+        replace(CALM, hardware=hardware(TRANSIENT), active=frozenset({0, 2, 3})),
+    ],
+    ids=["off", "waited long enough", "unmappable", "there at READY", "of a removed rank"],
+)
+def test_row_0_does_not_fit(snapshot: Snapshot) -> None:
+    assert decide(snapshot, 100).row == "10"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "fault"), [("token_reinference", TRANSIENT), ("scale_p2d", concern(1)), ("dp_scale_down", concern(1))]
+)
+def test_row_00_a_strategy_that_waits_for_hardware_ends_with_the_fault(strategy: str, fault: Concern) -> None:
+    """Other strategies are about engines."""
+    running = replace(COMPLETE, strategy=strategy)
+    standing = decide(replace(running, hardware=hardware(fault)), 100)
+    assert standing == Decision(Action.NONE, f"strategy {strategy} runs", "00")
+    over = decide(running, 100)
+    if strategy == "dp_scale_down":
+        assert over == standing
+    else:
+        why = f"strategy {strategy} runs, and its hardware faults are over"
+        assert over == Decision(Action.NONE, why, "00", stop=True)
+
+
 def test_row_00_goes_before_the_hardware() -> None:
     assert decide(replace(CALM, hardware=broken(1), superseded=True), 1e6).row == "00"
 
@@ -100,12 +141,42 @@ def test_row_2_hardware_that_cannot_be_mapped_waits_for_nothing(software: Snapsh
 def test_row_2_hardware_of_an_instance_that_is_not_active_waits_for_nothing() -> None:
     decision = decide(replace(CALM, hardware=broken(1), in_service=False), 10.1)
     reason = f"hardware faults of an instance that is not ACTIVE: {NAMED}"
-    assert decision == Decision(Action.INSTANCE_RECONFIGURATION, reason, "2")
+    assert decision == Decision(Action.INSTANCE_RECONFIGURATION, reason, "2", isolate=True)
 
 
 def test_row_2_an_instance_that_is_not_active_is_left_alone_without_hardware() -> None:
     assert decide(replace(CALM, in_service=False), 10.1).row == "10"
     assert decide(replace(faulty({0}, {1}), in_service=False), 100).row == "8"
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+def test_row_2_a_decode_instance_takes_the_place_of_a_prefill_instance_once(known: bool, done: bool) -> None:
+    """Afterwards it is isolated while the fault stands, and rebuilt when its engines fail as well."""
+    decode = replace(CALM, role=Role.DECODE, in_service=False, hardware=hardware(concern(1, known=known), done=done))
+    calm, failing = decide(decode, 10.1), decide(replace(decode, dead=frozenset({1})), 10.1)
+    assert calm.isolate
+    assert failing.isolate
+    assert (calm.action, calm.row) == ((Action.NONE, "10") if done else (Action.SCALE_P2D, "2"))
+    assert (failing.action, failing.row) == (
+        (Action.INSTANCE_RECONFIGURATION if done else Action.SCALE_P2D),
+        "2",
+    )
+
+
+def test_row_2_a_decode_instance_is_rebuilt_where_that_is_switched_off_or_its_links_are_down() -> None:
+    decode = replace(CALM, role=Role.DECODE, in_service=False, hardware=broken(1))
+    off = replace(decode, enabled=decode.enabled - {Action.SCALE_P2D})
+    assert decide(off, 10.1).action is Action.INSTANCE_RECONFIGURATION
+    cut = replace(decode, hardware=hardware(concern(1, code="81078603")))
+    assert decide(cut, 10.1).action is Action.INSTANCE_RECONFIGURATION
+
+
+def test_hardware_that_engines_are_waited_for_does_not_isolate() -> None:
+    """The strategy that comes of it withdraws by itself (RFC section 4.2)."""
+    for snapshot in (CALM, COMPLETE, replace(COMPLETE, strategy="dp_scale_down")):
+        assert not decide(replace(snapshot, hardware=broken(1)), 10.1).isolate
+        assert decide(replace(snapshot, hardware=broken(1, known=False)), 10.1).isolate
 
 
 @pytest.mark.parametrize("software", [CALM, faulty({0}, set(), since=11), faulty({0, 1, 3}, {2}, since=11)])
@@ -146,11 +217,6 @@ def test_of_many_faults_some_are_named() -> None:
     assert len(reason) < 400
 
 
-def test_with_scale_down_switched_off_hardware_starts_nothing() -> None:
-    decision = decide(replace(CALM, scale_down_enabled=False, hardware=broken(1), in_service=False), 1e6)
-    assert (decision.action, decision.row) == (Action.NONE, "off")
-
-
 def test_row_5_all_unhealthy_waits_for_a_dead_rank_and_gives_up_at_the_deadline() -> None:
     """Nothing is guessed from U alone."""
     everyone = faulty({0, 1, 2, 3}, set())
@@ -163,7 +229,7 @@ def test_row_5_all_unhealthy_waits_for_a_dead_rank_and_gives_up_at_the_deadline(
 
 def test_row_5_all_unhealthy_is_recovered_in_place_once_where_that_is_switched_on() -> None:
     """Also when the collection is over: it was not possible before."""
-    everyone = replace(faulty({0, 1, 2, 3}, set()), enabled=frozenset({Action.FAST_RECOVERY}))
+    everyone = replace(faulty({0, 1, 2, 3}, set()), enabled=CALM.enabled | {Action.FAST_RECOVERY})
     decision = decide(everyone, 160.0)
     assert decision == Decision(Action.FAST_RECOVERY, "every active rank is UNHEALTHY and none is DEAD", "5")
     tried = replace(everyone, tried=frozenset({Action.FAST_RECOVERY}))
@@ -183,11 +249,6 @@ def test_row_6_goes_before_the_deadline_of_the_collection() -> None:
 
 def test_row_6_one_survivor_is_enough() -> None:
     assert decide(faulty({3}, {0, 1, 2}), 100).action is Action.DP_SCALE_DOWN
-
-
-def test_row_6_off_the_instance_is_left_alone_when_scale_down_is_switched_off() -> None:
-    decision = decide(replace(COMPLETE, scale_down_enabled=False), 1e6)
-    assert (decision.action, decision.row) == (Action.NONE, "off")
 
 
 def test_row_7_all_dead_is_reconfigured_at_once() -> None:
@@ -240,6 +301,9 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         in_service=draw(st.booleans()),
         correlation_window_sec=draw(st.floats(1, 100)),
         hardware=draw(st.just(Correlation()) | st.builds(broken, st.integers(0, 5), known=st.booleans())),
+        enabled=draw(st.frozensets(st.sampled_from(Action))),
+        tried=draw(st.frozensets(st.sampled_from(Action))),
+        role=draw(st.sampled_from(Role)),
     )
 
 
@@ -266,6 +330,7 @@ def test_time_alone_only_turns_waiting_into_reconfiguration(snapshot: Snapshot, 
     """A decision that acts never changes by waiting."""
     first, second = decide(snapshot, now), decide(snapshot, now + later)
     if first.action is Action.WAIT:
+        assert second.isolate is first.isolate
         assert second.action in {Action.WAIT, Action.INSTANCE_RECONFIGURATION}
     else:
         assert second == first

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.core.hardware import HardwarePolicy, LinkDown, PreSeparate, effective_level, map_fault
+from controller.core.hardware import HardwarePolicy, LinkDown, PreSeparate, effective_level, is_transient, map_fault
 from motor_ft.model.hardware import FaultLevel, HardwareFault
 from motor_ft.model.topology import Device, Endpoint, Registration
 from tests.unit.controller.core.fleet import pod
@@ -127,3 +127,29 @@ def test_isolation_after_the_current_work_waits_for_an_instance_that_works(raw_l
     assert effective_level(pre, HardwarePolicy(), working=True) is FaultLevel.L2
     assert effective_level(pre, HardwarePolicy(), working=False) is FaultLevel.L6
     assert effective_level(pre, hard, working=True) is FaultLevel.L6
+
+
+@pytest.mark.parametrize(
+    ("code", "known"),
+    [
+        ("0x00F1FEF5", True),
+        ("f1fef5", True),
+        ("[0x00f1fef5,155914,npu,na]", True),
+        ("[0x08520003,na,L2,na]", True),
+        ("[155914,0x00f1fef5,npu,na]", False),
+        ("80E18402", False),
+        ("", False),
+    ],
+)
+@pytest.mark.parametrize("level", FaultLevel)
+def test_listed_codes_of_l2_are_waited_for_a_switch_is_known_by_its_alarm(
+    code: str, known: bool, level: FaultLevel
+) -> None:
+    """The level is the one of the message: never of the alarm alone."""
+    assert is_transient(fault("", code=code), level, HardwarePolicy()) is (known and level is FaultLevel.L2)
+
+
+def test_the_codes_that_are_waited_for_are_configurable() -> None:
+    policy = HardwarePolicy(transient_codes=frozenset({"80E18402"}))
+    assert is_transient(fault("", code="0x80e18402"), FaultLevel.L2, policy)
+    assert not is_transient(fault("", code="0x00F1FEF5"), FaultLevel.L2, policy)

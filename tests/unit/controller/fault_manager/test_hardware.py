@@ -343,12 +343,6 @@ async def test_a_fault_that_clears_while_it_is_waited_for_ends_the_wait() -> Non
         await unmoved(world)
 
 
-async def test_with_scale_down_switched_off_hardware_starts_nothing() -> None:
-    async with serving(settings=replace(SETTINGS, enable_dp_scale_down=False)) as (world, adapter):
-        await adapter.tell(card(1, 1))
-        await unmoved(world)
-
-
 async def test_two_instances_recover_side_by_side_one_from_hardware() -> None:
     first = [with_cards(registration(number, [number - 1], job="job-1", dp_size=2)) for number in (1, 2)]
     second = [with_cards(registration(number, [number - 3], job="job-2", dp_size=2)) for number in (3, 4)]

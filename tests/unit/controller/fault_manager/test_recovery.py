@@ -388,14 +388,3 @@ async def test_two_instances_that_fail_at_the_same_moment_recover_independently(
         assert world.observed.strategies.count(SCALED_DOWN) == 1
         assert world.status(3).job_name == "job-2"
         assert {address for address, _, _ in world.stops} == {"10.0.0.3:9000", "10.0.0.4:9000"}
-
-
-async def test_feature_off_reports_disabled_and_acts_on_nothing() -> None:
-    async with World(*TWO_PODS, settings=replace(SETTINGS, enable_dp_scale_down=False)) as world:
-        await world.serve()
-        await world.lose(1)
-        await asyncio.sleep(2 * SETTINGS.fault_collection_timeout)
-        assert world.status().phase is Phase.DISABLED
-        assert world.can_serve()
-        assert world.controller.started == []
-        assert world.calls() == []

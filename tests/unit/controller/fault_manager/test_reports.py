@@ -11,6 +11,8 @@ from controller.core.status import InstanceState
 from controller.fault_manager.instance import InstanceActor
 from motor_ft.model.engine import EngineObservation, EngineStatus
 from motor_ft.model.errors import FtError, Reason
+from motor_ft.model.topology import EndpointStatus
+from tests.support.world.hardware import FakeAdapter, card, with_cards
 from tests.support.world.pods import TWO_PODS, D, FakeEngine, FakePod, H, U, fault, registration
 from tests.support.world.world import SETTINGS, World
 
@@ -185,11 +187,16 @@ async def test_pods_poll_fast_and_do_not_give_up_while_their_instance_is_under_s
 
 
 async def test_pods_are_left_alone_where_nothing_is_decided() -> None:
-    async with World(*TWO_PODS, settings=replace(SETTINGS, enable_dp_scale_down=False)) as world:
+    settings = replace(SETTINGS, enable_dp_scale_down=False)
+    async with World(*map(with_cards, TWO_PODS), settings=settings) as world:
         await world.serve()
+        adapter = FakeAdapter(world)
+        await adapter.connect()
+        await adapter.tell(card(1, 1))
         await world.see(1, D)
-        await world.pod(2).disconnect()
+        world.pod(1).normal[1] = EndpointStatus.ABNORMAL
         await asyncio.sleep(SETTINGS.fault_collection_timeout)
+        assert world.controller.started == []
         assert directives(world.pod(1)) == []
         assert world.status().state is InstanceState.INACTIVE, "faults delay the baseline only where they are judged"
 
