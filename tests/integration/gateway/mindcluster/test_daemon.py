@@ -16,8 +16,8 @@ from tests.integration.gateway.test_daemons import ended, gateway, port_of
 from tests.integration.nodemanager.controller import ScriptedController
 from tests.support.clusterd import FakeClusterD, npu_fault
 from tests.support.kubernetes import FakeKubernetes
+from tests.support.mindcluster import MIXED, device_data, device_list
 from tests.support.ports import free_port
-from tests.unit.gateway.mindcluster.payloads import MIXED, device_data, device_list
 
 
 @pytest.fixture

@@ -14,9 +14,7 @@ from motor_ft.model.hardware import FaultLevel
 from motor_ft.wire.config import ConfigError
 from tests.integration.gateway.mindcluster.adapter import CIM, VOLCANO, Adapter, watching
 from tests.support.kubernetes import FakeKubernetes
-from tests.support.ports import free_port
-from tests.support.waiting import until
-from tests.unit.gateway.mindcluster.payloads import (
+from tests.support.mindcluster import (
     LINK_DOWN,
     MIXED,
     alarm,
@@ -25,6 +23,8 @@ from tests.unit.gateway.mindcluster.payloads import (
     entry,
     switch_data,
 )
+from tests.support.ports import free_port
+from tests.support.waiting import until
 
 NODE_CARDS = [("Ascend910-0", "81078603")]
 

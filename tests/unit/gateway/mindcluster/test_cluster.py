@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gateway.mindcluster.core.cluster import NodePart, read_cluster_info, read_manual_info
-from tests.unit.gateway.mindcluster.payloads import LINK_DOWN, NOW, WRITTEN, alarm, device_list, entry, switch_data
+from tests.support.mindcluster import LINK_DOWN, NOW, WRITTEN, alarm, device_list, entry, switch_data
 
 
 def read(name: str, value: object) -> list[NodePart]:

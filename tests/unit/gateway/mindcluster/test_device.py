@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gateway.mindcluster.core.device import CheckCode, read_device
 from gateway.mindcluster.core.observed import Reading
 from motor_ft.model.hardware import FaultLevel
-from tests.unit.gateway.mindcluster.payloads import (
+from tests.support.mindcluster import (
     ISOLATED,
     LINK_DOWN,
     MIXED,

@@ -8,7 +8,7 @@ import pytest
 from gateway.mindcluster.core.node import Condition, deleted_node, read_node, read_node_info
 from gateway.mindcluster.core.observed import Observed, Reading
 from motor_ft.model.hardware import FaultLevel
-from tests.unit.gateway.mindcluster.payloads import NOW
+from tests.support.mindcluster import NOW
 
 CPU = {"DeviceType": "CPU", "DeviceId": 1, "FaultCode": ["00000011", "0300000D"], "FaultLevel": "SeparateFault"}
 BMC_NPU = {"DeviceType": "NPU", "DeviceId": 4, "FaultCode": ["28000053"], "FaultLevel": "PreSeparateFault"}

@@ -5,7 +5,7 @@ import pytest
 from gateway.mindcluster.core.observed import Observed
 from gateway.mindcluster.signals import read_signal
 from motor_ft.clusterd.fault_pb2 import DeviceFaultInfo, FaultMsgSignal, NodeFaultInfo, SwitchFaultInfo
-from tests.unit.gateway.mindcluster.payloads import NOW
+from tests.support.mindcluster import NOW
 
 NPU_CODE = "[0x00f1fef5,155914,npu,na]"
 

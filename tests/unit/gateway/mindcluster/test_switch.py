@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.mindcluster.core.observed import Observed, Reading
 from gateway.mindcluster.core.switch import read_switch
 from motor_ft.model.hardware import FaultLevel
-from tests.unit.gateway.mindcluster.payloads import NOW, OCCURRED, SWITCHED_OFF, WRITTEN, alarm, switch_data
+from tests.support.mindcluster import NOW, OCCURRED, SWITCHED_OFF, WRITTEN, alarm, switch_data
 
 NPU = "[0x00f1fef5,155914,npu,na]"
 L2 = "[0x00f1fef5,155914,L2,na]"

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.mindcluster.core.vocabulary import PayloadError, is_health_flag, level_of, names_of, read_time
 from motor_ft.model.hardware import FaultLevel
-from tests.unit.gateway.mindcluster.payloads import NOW
+from tests.support.mindcluster import NOW
 
 
 @pytest.mark.parametrize(
