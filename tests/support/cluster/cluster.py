@@ -45,7 +45,7 @@ class Cluster(Deployment):
     @property
     def http(self) -> ClientSession:
         """A client for whatever serves HTTP."""
-        return self._site.http
+        return self.site.http
 
     # --- start and stop ---
 
@@ -70,10 +70,10 @@ class Cluster(Deployment):
 
     async def launch(self) -> None:
         """Start everything without waiting for the instances."""
-        await self._site.open()
+        await self.site.open()
         for deployment in self.deployments:
             await deployment.launch_engine_group()
-        coordinator = await self._site.run("coordinator", "tests.support.coordinator", "--engine-timeout=5")
+        coordinator = await self.site.run("coordinator", "tests.support.coordinator", "--engine-timeout=5")
         ready = await coordinator.line(r"coordinator=(\S+) admin=(\S+)")
         self.coordinator_url, self.coordinator_admin = ready[1], ready[2]
         await self.start_controller()
@@ -82,7 +82,7 @@ class Cluster(Deployment):
 
     async def start_controller(self) -> None:
         """Start the Controller, for the first time or again."""
-        config = self._site.write(
+        config = self.site.write(
             "controller.toml",
             {
                 "listen": f"127.0.0.1:{self.controller_port}",
@@ -92,12 +92,12 @@ class Cluster(Deployment):
                 "fault_tolerance_config": self.shape.fault_tolerance,
             },
         )
-        self.controller = await self._site.run("controller", "controller", "--config", str(config))
+        self.controller = await self.site.run("controller", "controller", "--config", str(config))
         await self.controller.line("controller serves")
 
     async def start_gateway(self) -> None:
         """Start the REST gateway beside the Controller; returns when it answers."""
-        rest = self._site.write(
+        rest = self.site.write(
             "gateway.toml",
             {
                 "listen": f"127.0.0.1:{self.rest_port}",
@@ -105,7 +105,7 @@ class Cluster(Deployment):
                 "metrics_listen": f"127.0.0.1:{self.gateway_metrics_port}",
             },
         )
-        gateway = await self._site.run("gateway", "gateway", "rest", "--config", str(rest))
+        gateway = await self.site.run("gateway", "gateway", "rest", "--config", str(rest))
         await gateway.line("serving REST")
 
     async def kill_controller(self) -> None:
@@ -116,7 +116,7 @@ class Cluster(Deployment):
     async def stop(self) -> None:
         """End everything that was started, pods first, and keep what it printed."""
         await asyncio.gather(*(deployment.stop_pods() for deployment in self.deployments))
-        await self._site.stack.aclose()
+        await self.site.stack.aclose()
 
     # --- look ---
 

@@ -34,7 +34,7 @@ class Deployment:
         self.prefix = prefix
         self.pods: list[PodKeeper] = []
         self.proxies: dict[int, CutProxy] = {}
-        self._site = site
+        self.site = site
         ports = iter(free_ports(3 * len(shape.pods) + shape.dp_size))
         self.pod_ports = [(next(ports), next(ports), next(ports)) for _ in shape.pods]
         self.engine_ports = {rank: next(ports) for rank in range(shape.dp_size)}
@@ -47,20 +47,20 @@ class Deployment:
         """
         if not self.shape.urls:
             flags = [f"--dp-size={self.shape.dp_size}", f"--dialect={self.shape.dialect}", *self.shape.timings.flags()]
-            group = await self._site.run(f"{self.prefix}group", "tests.support.engine.group_server", *flags)
+            group = await self.site.run(f"{self.prefix}group", "tests.support.engine.group_server", *flags)
             self.group_url = (await group.line(r"group=(\S+)"))[1]
         for number in self.shape.proxied_pods:
             proxy = CutProxy("127.0.0.1", self.pod_ports[number][0])
-            self.proxies[number] = await self._site.stack.enter_async_context(proxy)
+            self.proxies[number] = await self.site.stack.enter_async_context(proxy)
 
     async def launch_pods(self) -> None:
         """Start every pod, and with it its engines."""
         for number in range(len(self.shape.pods)):
-            config = self._site.write(f"{self.prefix}pod-{number}.toml", self._pod_config(number))
+            config = self.site.write(f"{self.prefix}pod-{number}.toml", self._pod_config(number))
             pod = PodKeeper(
                 python_module("nodemanager", "--config", str(config)),
-                output=self._site.folder / f"{self.prefix}pod-{number}.log",
-                record=self._site.folder / f"{self.prefix}pod-{number}.jsonl",
+                output=self.site.folder / f"{self.prefix}pod-{number}.log",
+                record=self.site.folder / f"{self.prefix}pod-{number}.jsonl",
                 backoff=Backoff(first=0.2, limit=1.0),
             )
             self.pods.append(pod)
@@ -72,7 +72,7 @@ class Deployment:
 
     def _pod_config(self, number: int) -> dict[str, Any]:
         grpc_port, rest_port, metrics_port = self.pod_ports[number]
-        state = self._site.folder / f"{self.prefix}pod-{number}"
+        state = self.site.folder / f"{self.prefix}pod-{number}"
         state.mkdir(exist_ok=True)
         return {
             "job_name": self.shape.job,
@@ -86,7 +86,7 @@ class Deployment:
             "rest_listen": f"127.0.0.1:{rest_port}",
             "metrics_listen": f"127.0.0.1:{metrics_port}",
             "advertise": f"127.0.0.1:{self.proxies[number].port}" if number in self.proxies else None,
-            "controllers": [f"127.0.0.1:{self._site.controller_port}"],
+            "controllers": [f"127.0.0.1:{self.site.controller_port}"],
             "state_dir": state,
             "dp_size": self.shape.dp_size,
             "tp_size": 1,
@@ -116,7 +116,7 @@ class Deployment:
     @asynccontextmanager
     async def stub(self) -> AsyncIterator[ControllerServiceAsyncStub]:
         """A client of the Controller."""
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{self._site.controller_port}") as channel:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{self.site.controller_port}") as channel:
             yield ControllerServiceStub(channel)
 
     async def instances(self, *, deleted: bool = False) -> list[pb.Instance]:
@@ -159,7 +159,7 @@ class Deployment:
         """Applies and changes of the fake engines, oldest first; nothing of engines that run elsewhere."""
         if not self.group_url:
             return {"applies": [], "changes": []}
-        async with self._site.http.get(f"{self.group_url}/_fake/log") as response:
+        async with self.site.http.get(f"{self.group_url}/_fake/log") as response:
             return dict(await response.json())
 
     async def applies(self) -> list[dict[str, Any]]:
@@ -170,9 +170,9 @@ class Deployment:
 
     async def inject(self, name: str, rank: int | None = None, **params: object) -> None:
         """One injection into the fake engines (tests/support/engine/injections.py)."""
-        self._site.note(name, rank, **params)
+        self.site.note(name, rank, **params)
         body = {"name": name, "rank": rank, **params}
-        async with self._site.http.post(f"{self.group_url}/_fake/inject", json=body) as response:
+        async with self.site.http.post(f"{self.group_url}/_fake/inject", json=body) as response:
             assert response.status == 200, await response.text()
 
     def engine_process(self, rank: int) -> psutil.Process:
@@ -185,5 +185,5 @@ class Deployment:
 
     def kill_engine(self, rank: int) -> None:
         """SIGKILL the engine process of a rank."""
-        self._site.note("SIGKILL engine", rank)
+        self.site.note("SIGKILL engine", rank)
         self.engine_process(rank).kill()

@@ -1,80 +1,110 @@
-"""A reporter of hardware faults that a test speaks through: the stream of an adapter, without a cluster behind it."""
+"""The hardware of a cluster: doubles of the Kubernetes API and of ClusterD, and the adapter that reads them."""
 
 from __future__ import annotations
 
-import asyncio
+import time
 from types import TracebackType
 from typing import Self
 
-import grpc
-
-from motor_ft.model.hardware import FaultLevel, HardwareFault
-from motor_ft.v1 import fault_report_pb2
-from motor_ft.v1.fault_report_pb2 import FaultReportRequest, FaultReportResponse
-from motor_ft.v1.fault_report_pb2_grpc import FaultReportServiceStub
-from motor_ft.wire.convert import duration_from_pb
-from motor_ft.wire.hardware import hardware_fault_to_pb
+from tests.support import mindcluster
 from tests.support.cluster.cluster import Cluster
+from tests.support.clusterd import FakeClusterD, npu_fault
+from tests.support.kubernetes import FakeKubernetes
+from tests.support.ports import free_port
+from tests.support.processes import Running
+from tests.support.waiting import until
 
-ANSWER_SEC = 10.0
+CODE, LEVEL = "80E18402", "SeparateNPU"
+"""Of every fault; L6."""
+_READY_TIMEOUT_SEC = 30.0
 
 
-class HardwareReporter:
-    """``async with HardwareReporter(cluster) as hardware:`` has said Hello, and that all hardware is well."""
+class Hardware:
+    """``async with Hardware(cluster) as hardware:`` has been reported as all well.
+
+    Node N is the one that pod N of every deployment is on. What is done to it is told to the doubles only.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
+        self.kubernetes = FakeKubernetes()
+        self.clusterd = FakeClusterD()
+        self.adapter: Running | None = None
         self._cluster = cluster
-        self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{cluster.controller_port}")
-        self._stream = FaultReportServiceStub(self._channel).FaultReport()
-        self._writing = asyncio.Lock()
-        self._sequence = 0
+        self._broken: dict[int, list[str]] = {
+            node: [] for deployment in cluster.deployments for node in range(len(deployment.shape.pods))
+        }
+        self._metrics_port = free_port()
 
     async def __aenter__(self) -> Self:
-        hello = fault_report_pb2.Hello(
-            kind=fault_report_pb2.REPORTER_KIND_MINDCLUSTER,
-            reporter_id="test",
-            incarnation="test#1",
-            incarnation_number=1,
-        )
-        await self._stream.write(FaultReportRequest(hello=hello))
-        welcome = (await self._read()).welcome
-        self._beating = asyncio.create_task(self._beat(duration_from_pb(welcome.heartbeat_interval)), name="hardware")
-        await self._report(FaultReportRequest(snapshot=fault_report_pb2.Snapshot()))
+        await self.kubernetes.start()
+        await self.clusterd.start()
+        for node in self._broken:
+            self._write(node)
+            self.ready(node, is_ready=True)
+        await self.start_adapter()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._beating.cancel()
-        await asyncio.gather(self._beating, return_exceptions=True)
-        self._stream.cancel()
-        await self._channel.close()
+        if self.adapter is not None:
+            await self.adapter.stop()
+        await self.clusterd.stop()
+        await self.kubernetes.stop()
 
-    async def breaks(self, *cards: str, pod: int, rank: int | None = None) -> None:
-        """These cards of a pod's node have a fault of L6 now, and the Controller has it."""
-        for card in cards:
-            self._cluster.note(f"hardware fault of {card or 'all cards'}", rank, node=f"node-{pod}")
-            fault = HardwareFault(f"node-{pod}", card, "80E18402", FaultLevel.L6, "SeparateNPU", sources=("test",))
-            await self._report(FaultReportRequest(hardware_fault=hardware_fault_to_pb(fault)))
+    async def start_adapter(self) -> None:
+        """Start the adapter, for the first time or again; returns when it has reported."""
+        site = self._cluster.site
+        config = {
+            "controllers": [f"127.0.0.1:{site.controller_port}"],
+            "state_dir": site.folder / "mindcluster",
+            "reporter_id": "adapter",
+            "metrics_listen": f"127.0.0.1:{self._metrics_port}",
+            "kubernetes": {"server": self.kubernetes.url},
+            "clusterd": {"address": self.clusterd.address, "query_interval_sec": 1.0},
+        }
+        path = site.write("mindcluster.toml", config)
+        self.adapter = await site.run("adapter", "gateway", "mindcluster", "--config", str(path))
+        await self.working()
 
-    async def _report(self, message: FaultReportRequest) -> None:
-        self._sequence += 1
-        message.sequence = self._sequence
-        await self._write(message)
-        while (answer := await self._read()).ack.sequence < self._sequence:
-            assert not answer.HasField("rejected"), answer
+    async def working(self) -> None:
+        """Wait until every source works and the Controller listens."""
+        await until(self._works, timeout=_READY_TIMEOUT_SEC)
 
-    async def _write(self, message: FaultReportRequest) -> None:
-        async with self._writing:
-            await self._stream.write(message)
+    async def _works(self) -> bool:
+        try:
+            async with self._cluster.http.get(f"http://127.0.0.1:{self._metrics_port}/readyz") as response:
+                return response.status == 200
+        except OSError:
+            return False
 
-    async def _read(self) -> FaultReportResponse:
-        async with asyncio.timeout(ANSWER_SEC):
-            answer = await self._stream.read()
-        assert isinstance(answer, FaultReportResponse), "the Controller ended the stream"
-        return answer
+    def breaks(self, *cards: str, node: int) -> None:
+        """The device plugin writes that these cards are broken, beside those that were before."""
+        self._cluster.note(f"hardware fault of {', '.join(cards)}", None, node=node)
+        self._broken[node] += cards
+        self._write(node)
 
-    async def _beat(self, interval_sec: float) -> None:
-        while True:
-            await self._write(FaultReportRequest(heartbeat=fault_report_pb2.Heartbeat()))
-            await asyncio.sleep(interval_sec)
+    def heals(self, card: str, node: int) -> None:
+        """The device plugin no longer writes that the card is broken."""
+        self._broken[node].remove(card)
+        self._write(node)
+
+    def ready(self, node: int, *, is_ready: bool) -> None:
+        """Kubernetes finds the node ready, or not."""
+        if not is_ready:
+            self._cluster.note("node not ready", None, node=node)
+        condition = {"type": "Ready", "status": str(is_ready), "lastTransitionTime": "2025-04-09T07:02:24Z"}
+        item = {"metadata": {"name": f"node-{node}"}, "status": {"conditions": [condition]}}
+        self.kubernetes.put("nodes", item)
+
+    def told_by_clusterd(self, card: int, node: int) -> None:
+        """ClusterD says, to subscribers and who asks, that one card is broken and nothing else is."""
+        self._cluster.note(f"hardware fault of card {card}, from ClusterD", None, node=node)
+        fault = npu_fault(f"node-{node}", str(card), CODE, LEVEL)
+        self.clusterd.cluster([fault])
+        self.clusterd.job("job-of-clusterd", [fault])
+
+    def _write(self, node: int) -> None:
+        entries = [mindcluster.entry(card, LEVEL, CODE) for card in self._broken[node]]
+        data = mindcluster.device_data(mindcluster.device_list(*entries), written=int(time.time()))
+        self.kubernetes.configmap("kube-system", f"mindx-dl-deviceinfo-node-{node}", data, mx_consumer_cim="true")
