@@ -14,7 +14,7 @@ FAULTY = frozenset({EngineStatus.UNHEALTHY, EngineStatus.DEAD})
 class RankEvidence:
     """One slot.
 
-    ``observation`` is the counter of the newest reading of this incarnation; one that is older says nothing any more.
+    ``observation`` is the counter of the reading that was reported last, 0 where it had none.
     ``reading`` is the newest U or D that an engine reading gave; ``exited`` says that a process of this incarnation
     ended, which no reading takes back. ``shown`` is the last status seen, for people. The first-seen times outlive a
     change between U and D and end with HEALTHY or a new incarnation.
@@ -88,8 +88,7 @@ def recalled(engines: Iterable[Endpoint], baseline: Iterable[int]) -> Evidence:
 def on_fault(evidence: Evidence, fault: EngineFault, now: float) -> Evidence:
     """A reading that is not healthy. Without a source it is shown and changes no evidence."""
     seen = fault.observation
-    if (slot := _read(evidence.slot(seen.rank), seen)) is None:
-        return evidence
+    slot = _read(evidence.slot(seen.rank), seen)
     slot = replace(slot, shown=seen.status, detail=seen.detail or seen.fault_info)
     if fault.source is not None:
         slot = _judged(slot, fault, fault.source, now)
@@ -110,13 +109,21 @@ def _judged(slot: RankEvidence, fault: EngineFault, source: EvidenceSource, now:
 def on_healthy(evidence: Evidence, healthy: EngineHealthy, now: float) -> Evidence:
     """HEALTHY takes back U and D of readings of the same incarnation, never a process exit."""
     seen = healthy.observation
-    if (slot := _read(evidence.slot(seen.rank), seen)) is None:
-        return evidence
+    slot = _read(evidence.slot(seen.rank), seen)
     slot = replace(slot, shown=seen.status, reading=None, source=None, detail="", first_unhealthy=None)
     if not slot.exited:
         slot = replace(slot, first_dead=None)
         evidence = replace(evidence, ignored=evidence.ignored - {seen.rank})
     return _with(evidence, seen.rank, slot, now)
+
+
+def is_news(evidence: Evidence, seen: EngineObservation) -> bool:
+    """Whether a reading that a strategy took itself is later than what was reported of the same engine meanwhile.
+
+    Reports are not judged by this: they come in order, and counters begin anew with a gateway on another machine.
+    """
+    slot = evidence.slot(seen.rank)
+    return slot.incarnation in {"", seen.incarnation} and seen.observation >= slot.observation
 
 
 def on_death(evidence: Evidence, death: ProcessDeath, now: float) -> Evidence:
@@ -162,12 +169,9 @@ def survivor_seen_unhealthy(evidence: Evidence, ranks: frozenset[int]) -> dict[i
     return {rank: since for rank, since in times.items() if since is not None}
 
 
-def _read(slot: RankEvidence, seen: EngineObservation) -> RankEvidence | None:
-    """The slot for this reading, or None when a later one of the same engine is known (one without a counter is)."""
-    slot = _same_engine(slot, seen.incarnation)
-    if 0 < seen.observation < slot.observation:
-        return None
-    return replace(slot, observation=max(seen.observation, slot.observation))
+def _read(slot: RankEvidence, seen: EngineObservation) -> RankEvidence:
+    """The slot of the engine that was read."""
+    return replace(_same_engine(slot, seen.incarnation), observation=seen.observation)
 
 
 def _same_engine(slot: RankEvidence, incarnation: str) -> RankEvidence:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from controller.core.decision import PASSIVE, Action, Decision, decide, faults_of
 from controller.core.errors import Failure, FailureCode
-from controller.core.evidence import forget, strategy_ended
+from controller.core.evidence import forget, is_news, strategy_ended
 from controller.core.outcome import Outcome
 from controller.core.phases import WINDOW, restored
 from controller.core.ports import StrategyResult
@@ -70,7 +70,8 @@ class Recovery:
         actor.env.observer.strategy(name, result.outcome)
         actor.evidence = strategy_ended(actor.evidence, now)
         for observation in result.learned:
-            learn(actor, judged(observation))
+            if is_news(actor.evidence, observation):
+                learn(actor, judged(observation))
         if result.outcome is not Outcome.CANCELLED:
             actor.hardware.carried_out(faults_of(name, actor.hardware.correlation, actor.active) or ())
         if result.outcome is Outcome.SUCCEEDED:

@@ -11,6 +11,7 @@ from controller.core.evidence import (
     Evidence,
     as_baseline,
     forget,
+    is_news,
     on_death,
     on_fault,
     on_healthy,
@@ -185,21 +186,20 @@ def test_the_first_death_of_a_rank_dates_it_whatever_engine_shows_up_later() -> 
     assert evidence.slot(1).first_dead == 10.0
 
 
-def test_a_reading_that_is_older_than_the_newest_changes_nothing() -> None:
-    """Readings come by several ways: reports, and what a strategy has read itself."""
+def test_what_a_strategy_has_read_is_news_unless_a_later_reading_was_reported() -> None:
     fresh = after(EngineFault(read(1, EngineStatus.UNHEALTHY, observation=8), REPORTED))
-    for seen in (read(1, EngineStatus.HEALTHY, observation=7), read(1, EngineStatus.DEAD, observation=7)):
-        assert feed(fresh, EngineHealthy(seen), 12.0) == fresh
-        assert feed(fresh, EngineFault(seen, REPORTED), 12.0) == fresh
-    later = EngineHealthy(read(1, EngineStatus.HEALTHY, observation=9))
-    assert feed(fresh, later, 12.0).unhealthy == frozenset()
+    assert not is_news(fresh, read(1, EngineStatus.HEALTHY, observation=7))
+    assert is_news(fresh, read(1, EngineStatus.HEALTHY, observation=8))
+    assert is_news(Evidence(), read(1, EngineStatus.HEALTHY, observation=1))
+    assert not is_news(fresh, read(1, EngineStatus.HEALTHY, observation=9, incarnation="other"))
 
 
-def test_counters_of_two_engines_do_not_compare_and_a_reading_without_one_counts() -> None:
-    fresh = after(EngineFault(read(1, EngineStatus.UNHEALTHY, observation=8), REPORTED))
-    other = EngineFault(read(1, EngineStatus.UNHEALTHY, observation=1, incarnation="other"), REPORTED)
-    assert feed(fresh, other, 12.0).dead == {1}
-    assert feed(fresh, EngineFault(unread(1), UNREACHABLE), 12.0).dead == {1}
+def test_reports_come_in_order_whatever_their_counters_say() -> None:
+    """A gateway that starts on another machine begins to count anew: its engines must not become invisible."""
+    fresh = after(healthy(1), EngineFault(read(1, EngineStatus.UNHEALTHY, observation=8), REPORTED))
+    again = feed(fresh, EngineHealthy(read(1, EngineStatus.HEALTHY, observation=2)), 12.0)
+    assert again.unhealthy == frozenset()
+    assert is_news(again, read(1, EngineStatus.UNHEALTHY, observation=3))
 
 
 def test_a_new_incarnation_forgets_what_the_old_one_read() -> None:

@@ -81,6 +81,17 @@ async def test_success_does_not_wait_for_the_reports_of_the_engines_health() -> 
         assert world.controller.started == ["fast_recovery"]
 
 
+async def test_a_fault_that_is_reported_while_it_ends_is_not_taken_back_by_what_it_has_read() -> None:
+    async with World(*TWO_PODS, settings=FAST) as world:
+        await world.serve()
+        world.pod(1).hold["abort"] = lambda: world.see(2, U)
+        await world.lose()
+        await world.until(lambda: world.observed.strategies == [RECOVERED])
+        assert world.status().engine_statuses[2] is U
+        await replaced(world)
+        assert world.controller.started == ["fast_recovery", "instance_reconfiguration"]
+
+
 async def test_a_failure_leads_to_reconfiguration_and_to_no_scale_down() -> None:
     """Also when a rank dies of it, which would be a case for a scale-down otherwise."""
     async with World(*TWO_PODS, settings=FAST) as world:
