@@ -31,6 +31,11 @@ async def rebuilt(cluster: Deployment, old: pb.Instance) -> pb.Instance:
     return new
 
 
+async def decided(cluster: Deployment, *texts: str) -> pb.Instance:
+    """The last decision says all of this."""
+    return await cluster.until(lambda i: all(text in i.last_decision for text in texts), f"decides: {texts}")
+
+
 async def completions_work(cluster: Cluster, count: int = 8) -> None:
     """Requests through the Coordinator are answered again."""
     await until(lambda: _answered(cluster), timeout=10)

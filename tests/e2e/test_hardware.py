@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from motor_ft.v1 import controller_pb2 as pb
-from tests.e2e.checks import applied_once, completions_work, rebuilt, scaled_down
+from tests.e2e.checks import applied_once, completions_work, decided, rebuilt, scaled_down
 from tests.e2e.conftest import Start
 from tests.support.cluster import SCALED, Cluster, Deployment, Shape
 from tests.support.cluster.hardware import Hardware
@@ -13,15 +12,10 @@ WAITS_LONG, WAITS_SHORT = 600.0, 1.0
 """Correlation windows, in seconds: one that ends a test that sits it out, and one to be sat out."""
 
 
-def shape(window: float, *pods: tuple[int, ...], **more: object) -> Shape:
-    """Rank and card have the same number, pod and node too."""
+def shape(window: float, *pods: tuple[int, ...], job: str = "demo", first_card: int = 0) -> Shape:
+    """Pod and node have the same number, and the first job's ranks and cards too."""
     tolerance = {**SCALED, "hardware_ft_correlation_window_sec": window}
-    return Shape(pods=pods, fault_tolerance=tolerance, **more)  # type: ignore[arg-type]
-
-
-async def decided(deployment: Deployment, text: str) -> pb.Instance:
-    """The last decision says this."""
-    return await deployment.until(lambda i: text in i.last_decision, f"decides: {text}")
+    return Shape(pods=pods, fault_tolerance=tolerance, job=job, first_card=first_card)
 
 
 async def reconfigured(deployment: Deployment, why: str) -> None:

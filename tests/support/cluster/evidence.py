@@ -32,7 +32,6 @@ class Evidence:
         self._cluster = cluster
         self._states: list[dict[str, Any]] = []
         self._completions: list[dict[str, Any]] = []
-        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def folder(self) -> Path:
@@ -42,19 +41,27 @@ class Evidence:
     def completions(self) -> list[dict[str, Any]]:
         return self._completions
 
+    @property
+    def states(self) -> list[dict[str, Any]]:
+        """Every state of an instance that the Controller has shown, ``at`` a wall clock."""
+        return self._states
+
+    async def stop_asking(self) -> None:
+        """Send no completions from now on: engines without requests do not step, so they notice nothing."""
+        self._asking.cancel()
+        await asyncio.gather(self._asking, return_exceptions=True)
+
     async def __aenter__(self) -> Self:
-        self._tasks = [
-            asyncio.create_task(self._watch(), name="evidence watch"),
-            asyncio.create_task(self._complete(), name="evidence completions"),
-        ]
+        self._watching = asyncio.create_task(self._watch(), name="evidence watch")
+        self._asking = asyncio.create_task(self._complete(), name="evidence completions")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.stop_asking()
+        self._watching.cancel()
+        await asyncio.gather(self._watching, return_exceptions=True)
         await self._write()
 
     async def _watch(self) -> None:
