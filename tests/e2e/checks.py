@@ -47,6 +47,20 @@ async def _answered(cluster: Cluster) -> bool:
     return await cluster.complete() == 200
 
 
+async def refreshed(cluster: Cluster, count: int) -> None:
+    """So many more SETs, one every ``coordinator_set_interval_sec``, have reached the Coordinator."""
+    wanted = await _sets(cluster) + count
+
+    async def arrived() -> bool:
+        return await _sets(cluster) >= wanted
+
+    await until(arrived)
+
+
+async def _sets(cluster: Cluster) -> int:
+    return sum(view["event"] == "set" for view in await cluster.views())
+
+
 def by_request(applies: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Applies of each request id."""
     found: dict[str, list[dict[str, Any]]] = {}

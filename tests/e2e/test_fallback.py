@@ -102,6 +102,7 @@ FAILURES = {
     "reply lost": ("drop_before_reply", {}, "APPLY_NOT_ACCEPTED"),
     "vote fails, engines dead": ("vote_failure", {}, "ENGINE_FAILED"),
     "accepted, never runs": ("drop_after_202", {}, ""),
+    "healthy, serves nothing": ("completions_fail", {}, "ENGINE_FAILED"),
 }
 
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.checks import applied_once, by_request, completions_work, scaled_down, view_ranks
+from tests.e2e.checks import applied_once, by_request, completions_work, refreshed, scaled_down, view_ranks
 from tests.e2e.conftest import Start
 from tests.support.cluster import Cluster, Shape
-from tests.support.waiting import until
 
 
 async def store_host(cluster: Cluster, rank: int) -> int:
@@ -57,17 +56,12 @@ async def test_row_04_the_second_round_is_cumulative_and_no_view_brings_a_dead_r
         assert len(rounds) == 2
         applied_once(rounds[second.request_id], {0, 2}, [1, 3])
         assert second.generation == first.generation + 1
-        sets = sum(view["event"] == "set" for view in await cluster.views())
-        await until(lambda: _more_sets(cluster, sets + 2))
+        await refreshed(cluster, 2)
         for view in (await cluster.views())[seen:]:
             assert 1 not in view_ranks(view), view
         deletions = [view for view in (await cluster.views())[seen:] if view["event"] == "del"]
         assert [view_ranks(view) for view in deletions] == [{0, 2, 3}]
         assert [view["status"] for view in deletions] == [200]
-
-
-async def _more_sets(cluster: Cluster, count: int) -> bool:
-    return len([view for view in await cluster.views() if view["event"] == "set"]) >= count
 
 
 async def test_row_05_the_store_master_moves_twice(start: Start) -> None:
