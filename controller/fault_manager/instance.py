@@ -220,12 +220,8 @@ class InstanceActor:
 
     def confirmed(self, view: ServingInstance | None) -> None:
         """All Coordinators hold this view."""
-        if self.runtime is None:
-            return
-        serving = view is not None and view == self.projection()
-        self.runtime.published(serving=serving)
-        if serving and self.runtime.volatile.last_error.startswith(FailureCode.PUBLISH_PENDING):
-            self.runtime.clear_error()
+        if self.runtime is not None:
+            self.runtime.published(serving=view is not None and view == self.projection())
 
     def show(self) -> None:
         """Put the present status on the board."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from controller.core.errors import Failure
+from controller.core.errors import Failure, FailureCode
 from controller.core.gate import GateResult
 from controller.core.phases import Phase, move
 from controller.core.ports import Store, Stored
@@ -122,15 +122,13 @@ class FtRuntime:
         )
         self._set(changed)
 
-    def clear_error(self) -> None:
-        """What was pending has come about."""
-        self._set(replace(self.volatile, last_error=""))
-
     def published(self, *, serving: bool) -> None:
         """The Coordinators hold the present projection, or do not."""
         self._set(replace(self.volatile, serving_published=serving))
 
     def _set(self, changed: Volatile) -> None:
+        if changed.serving_published and changed.last_error.startswith(FailureCode.PUBLISH_PENDING):
+            changed = replace(changed, last_error="")  # what was pending has come about, perhaps before it was shown
         if changed != self.volatile:
             self.volatile = changed
             self._on_change()

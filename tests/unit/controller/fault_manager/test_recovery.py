@@ -5,8 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from controller.core.errors import Failure, FailureCode
 from controller.core.phases import Phase
+from controller.core.ports import Stored
+from controller.core.records import RuntimeRecord
 from controller.core.status import InstanceState
+from controller.fault_manager.runtime import FtRuntime
+from controller.store.memory import MemoryStore
 from motor_ft.model.engine import EngineStatus
 from motor_ft.model.errors import FtError, Reason
 from tests.support.world.pods import CAPABILITY, TWO_PODS, D, H, U, registration
@@ -311,11 +316,24 @@ async def test_a_publication_that_fails_after_the_commit_converges() -> None:
         assert status.dead_committed == (1,)
         assert not status.serving_published
         assert not status.can_serve
+        watch = aiter(world.controller.board.subscribe(10))
         world.coordinator.up.set()
         world.controller.publisher.kick()
-        assert world.can_serve()
-        assert world.status().last_error == ""
+        changed = await anext(watch)
+        assert (changed.can_serve, changed.last_error) == (True, ""), "one change, nothing in between is seen"
         assert world.coordinator.ranks() == {0, 2, 3}
+
+
+async def test_a_publication_that_is_confirmed_before_its_failure_is_told_is_not_pending() -> None:
+    """Its time was over, and the SET that made up for it came a moment later: nothing would ever clear the error."""
+    stored = Stored(RuntimeRecord(Phase.SCALED_DOWN_RUNNING, 2, (0, 1), (1,)), 1)
+    runtime = FtRuntime(1, stored, MemoryStore(), lambda: None, patience_sec=1.0)
+    runtime.published(serving=True)
+    runtime.show(failure=Failure(FailureCode.PUBLISH_PENDING, "not confirmed in time"))
+    assert runtime.volatile.last_error == ""
+    runtime.published(serving=False)
+    runtime.show(failure=Failure(FailureCode.PUBLISH_PENDING, "not confirmed in time"))
+    assert runtime.volatile.last_error.startswith("PUBLISH_PENDING")
 
 
 async def test_a_fault_during_a_transaction_is_judged_when_it_ends() -> None:
