@@ -122,6 +122,7 @@ class TransactionStrategy:
                 step=str(state.step),
                 removed=sorted(state.removed),
                 failure=str(state.failure) if state.failure else None,
+                cancelled=state.cancelled or None,
             )
 
     async def _perform(self, effect: fx.Effect) -> None:
