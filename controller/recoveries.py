@@ -9,8 +9,10 @@ from controller.fault_manager.environment import Settings
 from controller.strategies.dp_scale_down import DpScaleDownStrategy
 from controller.strategies.fast_recovery import FastRecoveryStrategy
 from controller.strategies.instance_reconfiguration import InstanceReconfiguration, ReconfigurationTimes
+from controller.strategies.partial_loss import PartialLoss
 from controller.strategies.token_reinference import TokenReinference
 from controller.strategies.transaction import TransactionStrategy
+from motor_ft.model.command import Command
 
 
 def recoveries(
@@ -56,8 +58,14 @@ def recoveries(
             clock=clock,
         )
 
+    def partial_loss(case: Case) -> Strategy:
+        generation = case.runtime.record.generation
+        command = Command(case.spec.instance_id, case.spec.request_id, epoch(), generation)
+        return PartialLoss(command, case.stoppable, case.reason, nodes)
+
     built = {
         Action.DP_SCALE_DOWN: transaction(DpScaleDownStrategy),
+        Action.PARTIAL_LOSS: partial_loss,
         Action.INSTANCE_RECONFIGURATION: instance_reconfiguration,
     }
     if settings.enable_token_reinference:

@@ -36,7 +36,7 @@ def isolates(snapshot: Snapshot) -> bool:
     That is no strategy: it follows the hardware, whatever runs and also while automation is paused or stopped. Hardware
     that engines are waited for does not isolate: the strategy that comes of it withdraws (RFC section 4.2).
     """
-    if snapshot.missing and Action.PARTIAL_LOSS in snapshot.tried:
+    if snapshot.dissolved:
         return True
     if snapshot.scale_down_enabled:
         return bool(uncorrelated(snapshot))
@@ -75,8 +75,16 @@ def partial_loss(snapshot: Snapshot) -> Decision | None:
     """Pods that speak are stopped, each once, when others are gone: they come back together, or not at all."""
     if not (snapshot.missing and snapshot.stoppable):
         return None
-    why = f"pods {sorted(snapshot.missing)} are silent, {sorted(snapshot.stoppable)} cannot serve without them"
+    why = f"pods {sorted(snapshot.missing)} are gone, {sorted(snapshot.stoppable)} cannot serve without them"
     return Decision(Action.PARTIAL_LOSS, why, "loss")
+
+
+def dissolved(snapshot: Snapshot, now: float) -> Decision | None:
+    """Pods were stopped for the loss of others: the rest follows when it comes back, and nothing else starts."""
+    if not snapshot.dissolved:
+        return None
+    why = "pods were stopped for the loss of others; they come back as another instance"
+    return partial_loss(snapshot) or Decision(Action.NONE, why, "loss")
 
 
 ROWS: tuple[Row, ...] = (hardware, engines, well)

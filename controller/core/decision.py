@@ -136,7 +136,7 @@ def _collect(snapshot: Snapshot, now: float, text: str, row: str) -> Decision:
     return Decision(Action.WAIT, text, row, deadline)
 
 
-COMMON: tuple[Row, ...] = (_token_reinference, _blocked)
+COMMON: tuple[Row, ...] = (_token_reinference, _blocked, baseline.dissolved)
 ROWS: tuple[Row, ...] = (
     _no_evidence,
     _no_correlation,

@@ -1,5 +1,6 @@
 """Which pods speak, in which state their endpoints are, and what that makes of the instance (recovery.md section 4)."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -11,13 +12,18 @@ from motor_ft.model.topology import EndpointStatus, Registration
 
 @dataclass(frozen=True, slots=True)
 class PodLiveness:
-    """One pod. ``incarnation`` is empty until it has said Hello to this Controller; times are monotonic."""
+    """One pod. ``incarnation`` is empty until it has said Hello to this Controller; times are monotonic.
+
+    ``last_heard`` is when it told of its endpoints, ``there_at`` when it was there at all; who this Controller has not
+    met yet counts from the start of the Controller.
+    """
 
     registration: Registration
     incarnation: str = ""
     incarnation_number: int = 0
     connected: bool = False
     last_heard: float | None = None
+    there_at: float = -math.inf
     snapshot_seen: bool = False
     ready: bool = False
     endpoints: Mapping[tuple[int, bool], EndpointStatus] = field(default_factory=dict)
@@ -25,11 +31,15 @@ class PodLiveness:
     def heard(self, states: tuple[EndpointState, ...], now: float) -> "PodLiveness":
         """A heartbeat or snapshot."""
         endpoints = {(state.rank, state.headless): state.status for state in states}
-        return replace(self, endpoints=endpoints, last_heard=now)
+        return replace(self, endpoints=endpoints, last_heard=now, there_at=now)
 
     def silent(self, now: float, ttl: float) -> bool:
         """Nothing was heard for the TTL; at exactly the TTL it is silent."""
         return self.last_heard is None or now - self.last_heard >= ttl
+
+    def gone(self, now: float, ttl: float) -> bool:
+        """It did not even say Hello for the TTL."""
+        return now - self.there_at >= ttl
 
     def well(self, now: float, ttl: float) -> bool:
         """It speaks, was ready once, and each of its endpoints is normal."""
@@ -67,6 +77,11 @@ def check_heartbeat(
             Reason.TOPOLOGY_MISMATCH,
             f"heartbeat of pod {pod.pod_name} names ranks {sorted(rank for rank, _ in told)}, expected {names}",
         )
+
+
+def needed(pods: Mapping[str, PodLiveness], active: frozenset[int]) -> list[PodLiveness]:
+    """Pods that have an endpoint of an active rank; who has none is not missed."""
+    return [pod for pod in pods.values() if any(end.rank in active for end in pod.registration.endpoints)]
 
 
 def serving_complete(pods: Mapping[str, PodLiveness], active: frozenset[int], now: float, ttl: float) -> bool:

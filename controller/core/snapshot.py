@@ -32,7 +32,8 @@ class Snapshot:
 
     ``in_service``: the instance is ACTIVE, all its active ranks have endpoints that are normal. ``enabled`` are the
     strategies that are switched on, ``tried`` those that have started since all active ranks were well. ``missing``
-    are pods that are silent while others speak, ``stoppable`` those that speak and were not told to stop for that.
+    are pods that are silent, ``stoppable`` those that are there and were not told to stop for the loss of others;
+    ``dissolved``: some were, and have stopped.
     """
 
     phase: Phase
@@ -55,6 +56,7 @@ class Snapshot:
     role: Role = Role.UNION
     missing: frozenset[str] = frozenset()
     stoppable: frozenset[str] = frozenset()
+    dissolved: bool = False
 
     @property
     def complete(self) -> bool:

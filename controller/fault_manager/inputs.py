@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from controller.fault_manager.instance import InstanceActor
 
 
-def snapshot_of(actor: "InstanceActor") -> Snapshot:
+def snapshot_of(actor: "InstanceActor", now: float) -> Snapshot:
     """For ``decide``."""
-    settings = actor.env.settings
+    settings, life = actor.env.settings, actor.life
     return Snapshot(
         phase=actor.phase,
         ready=actor.ready,
@@ -30,13 +30,16 @@ def snapshot_of(actor: "InstanceActor") -> Snapshot:
         dead=actor.evidence.dead & actor.active,
         collecting_since=actor.evidence.collecting_since,
         collection_timeout_sec=settings.fault_collection_timeout,
-        in_service=actor.state is InstanceState.ACTIVE,
+        in_service=life.state is InstanceState.ACTIVE,
         correlation_window_sec=settings.correlation_window,
         hardware=actor.hardware.correlation,
         enabled=_enabled(actor),
         tried=actor.recovery.tried,
         paused=actor.recovery.paused,
         role=actor.role,
+        missing=frozenset(pod.registration.pod_name for pod in life.missing(now)),
+        stoppable=frozenset(pod.registration.pod_name for pod in life.stoppable(now)),
+        dissolved=life.dissolved,
     )
 
 
@@ -53,7 +56,9 @@ def _enabled(actor: "InstanceActor") -> frozenset[Action]:
 
 def case_of(actor: "InstanceActor", runtime: FtRuntime, reason: str) -> Case:
     """For one strategy."""
-    return Case(_spec_of(actor, runtime), reason, runtime, actor.replaced.wait)
+    stoppable = actor.life.stoppable(actor.env.clock.now())
+    addresses = tuple(pod.registration.node_manager_address for pod in stoppable)
+    return Case(_spec_of(actor, runtime), reason, runtime, actor.replaced.wait, addresses)
 
 
 def _spec_of(actor: "InstanceActor", runtime: FtRuntime) -> Spec:

@@ -5,15 +5,13 @@ decides, and starts or reaps a strategy. It sleeps until the next report or the 
 """
 
 import asyncio
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from controller.core import assembly
 from controller.core.errors import Failure, FailureCode, defect
 from controller.core.evidence import Evidence, as_baseline, recalled
-from controller.core.liveness import heard_since, instance_state, serving_complete
-from controller.core.phases import INTERRUPTED, WINDOW, Phase
+from controller.core.phases import INTERRUPTED, Phase
 from controller.core.ports import Stored
 from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.core.reports import Directive, Hello, Report, Welcome
@@ -24,6 +22,7 @@ from controller.fault_manager.environment import Environment
 from controller.fault_manager.hardware import HardwareDesk
 from controller.fault_manager.identity import StoredIdentity
 from controller.fault_manager.intake import take
+from controller.fault_manager.life import Life
 from controller.fault_manager.pods import Pods, Send, Session
 from controller.fault_manager.recovery import Recovery
 from controller.fault_manager.runtime import FtRuntime
@@ -59,13 +58,9 @@ class InstanceActor:
         self.runtime: FtRuntime | None = None
         self.evidence = Evidence()
         self.hardware = Concerns(desk, env.settings, self._hardware_changed)
-        self.state = InstanceState.INITIAL
-        self.resting = False  # INACTIVE, and not only because this Controller has not heard its pods yet
+        self.life = Life(self)
         self.superseded = False
         self.replaced = asyncio.Event()
-        self._hold_until: float | None = None
-        self._judged_at = -math.inf
-        self._alone_since: float | None = None
         self._tasks = Tasks(f"instance-{instance_id}")
         self.recovery = Recovery(self, self._tasks)
         self._wake = asyncio.Event()
@@ -128,14 +123,13 @@ class InstanceActor:
     ) -> None:
         """Go on after a restart of the Controller: apply is never replayed (RFC section 5)."""
         self._stored, identity = StoredIdentity(self.env.store, stored), stored.record
-        self.pods = Pods(identity.pods)
+        self.pods = Pods(identity.pods, now)
         self.runtime = self._runtime(runtime)
         endpoints = (endpoint for pod in identity.pods for endpoint in pod.endpoints)
         self.evidence = recalled((e for e in endpoints if e.rank in self.active), identity.baseline)
         self.hardware.restore(identity)
         self.hardware.follow(self.registrations)
-        self.state = InstanceState.INACTIVE  # until its pods are heard
-        self._hold_until = now + self.env.settings.heartbeat_ttl
+        self.life.restored(now)
         phase = runtime.record.phase
         if phase in INTERRUPTED or phase is Phase.RECONFIGURING:
             ended = f"the Controller ended in phase {phase}; nothing of it is replayed"
@@ -160,7 +154,7 @@ class InstanceActor:
         """A pod says Hello."""
         if self.identity is None:
             self._admit_to_assembly(hello)
-        session = self.pods.admit(hello, send)
+        session = self.pods.admit(hello, send, self.env.clock.now())
         self.env.connect(hello.registration.node_manager_address)
         if self.identity is not None:
             self.hardware.follow(self.registrations)
@@ -193,7 +187,7 @@ class InstanceActor:
     def _correlate(self) -> None:
         """At every change, with its time; after a restart all that is told until the pods are heard counts as one."""
         now = self.env.clock.now()
-        if self.runtime is not None and self._settled(now):
+        if self.runtime is not None and self.life.settled(now):
             unhealthy, dead = self.evidence.unhealthy & self.active, self.evidence.dead & self.active
             self.hardware.correlate(active=self.active, unhealthy=unhealthy, dead=dead, now=now)
 
@@ -216,7 +210,7 @@ class InstanceActor:
         record = self.runtime.record
         withdrawn = self.runtime.volatile.withdrawn or self.superseded or self.recovery.isolated
         identity = replace(self.identity, pods=self.registrations)
-        return project(identity, record.phase, record.dead_committed, withdrawn=withdrawn, paused=self.resting)
+        return project(identity, record.phase, record.dead_committed, withdrawn=withdrawn, paused=self.life.resting)
 
     def confirmed(self, view: ServingInstance | None) -> None:
         """All Coordinators hold this view."""
@@ -269,25 +263,20 @@ class InstanceActor:
         if self.runtime is not None and self.identity is not None:
             await self._settle_baseline(self.identity)
             await self.recovery.settle(self.runtime)
-            self._watch_liveness(now)
-            if self._settled(now):
+            self.life.watch(now)
+            if self.life.settled(now):
                 self._correlate()
                 self.recovery.decide(self.runtime, now)
             self._watch_closely()
-        if why := self._over(now):
+        if why := self.life.over(now):
             await self._leave(why)
         return self._look_again(now)
 
     def _look_again(self, now: float) -> float:
-        settings = self.env.settings
-        times = [now + settings.strategy_center_check_interval, self._hold_until]
-        if self.recovery.decision is not None:
+        times = [now + self.env.settings.strategy_center_check_interval, *self.life.times()]
+        if self.recovery.decision is not None and self.recovery.decision.look_again is not None:
             times.append(self.recovery.decision.look_again)
-        if self._alone_since is not None:
-            times.append(self._alone_since + settings.assemble_timeout)
-        heard = [pod.last_heard for pod in self.pods.all.values()]
-        times += [at + settings.heartbeat_ttl for at in heard if at is not None]
-        return min(at for at in times if at is not None and at > now)
+        return min(at for at in times if at > now)
 
     def _assemble(self, now: float) -> None:
         """Every rank has come, and everything that has come is ready: what fails from now on is a fault."""
@@ -325,56 +314,17 @@ class InstanceActor:
         if (settled := self._with_baselines(identity)) != identity:
             await self._stored.save(settled)
 
-    def _watch_liveness(self, now: float) -> None:
-        pods, ttl = self.pods.all, self.env.settings.heartbeat_ttl
-        if judging := self._judging or self.phase in WINDOW:
-            self._judged_at = now
-        suppressed = judging or not heard_since(pods, self._judged_at, now, ttl)
-        complete = serving_complete(pods, self.active, now, ttl)
-        self.state = instance_state(self.state, complete=complete, suppressed=suppressed)
-        resting = self.state is InstanceState.INACTIVE and (self.resting or (not suppressed and self._settled(now)))
-        if resting is not self.resting:
-            self.resting = resting
-            self.env.publisher.update(self.instance_id)
-
-    @property
-    def _judging(self) -> bool:
-        """Faults are collected, or engines may be about to notice those of the hardware; something may come of it."""
-        acting = self.env.settings.scale_down_enabled and not self.recovery.automation_stopped
-        awaited = self.hardware.correlation.hardware_first is not None
-        return acting and (awaited or self.evidence.collecting_since is not None)
-
-    def _settled(self, now: float) -> bool:
-        """After a restart: every pod has sent its Snapshot, or one TTL has passed."""
-        if self._hold_until is None:
-            return True
-        if now >= self._hold_until or all(pod.snapshot_seen for pod in self.pods.all.values()):
-            self._hold_until = None
-            return True
-        return False
-
     # --- pods ---
 
     def _watch_closely(self) -> None:
         """Have the pods read their engines ten times a second while the instance is under suspicion."""
-        suspicious = self._judging or self.recovery.strategy is not None
+        suspicious = self.life.judging or self.recovery.strategy is not None
         freeze = self.env.settings.fault_collection_timeout if suspicious else 0.0
         self.pods.direct(Directive(self.epoch(), fast_poll=suspicious, freeze_suicide_sec=freeze))
 
-    def _over(self, now: float) -> str:
-        """Why nothing is left to be done here; empty while something is."""
-        if self.superseded and self.recovery.strategy is None:
-            return "replaced by a newer instance of the job"
-        if self.identity is not None or any(pod.connected for pod in self.pods.all.values()):
-            self._alone_since = None
-            return ""
-        if self._alone_since is None:
-            self._alone_since = now
-        return "its pods have left" if now - self._alone_since >= self.env.settings.assemble_timeout else ""
-
     async def _leave(self, why: str) -> None:
         """Forget everything. Nobody is admitted to a DELETED instance, also not while the store is at work."""
-        self.state = InstanceState.DELETED
+        self.life.state = InstanceState.DELETED
         await self.env.store.remove(self.instance_id)
         self._gone = True
         self.pods.close()

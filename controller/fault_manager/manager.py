@@ -208,16 +208,16 @@ class FaultManager:
         return self._hardware.welcomed(uid) or any(actor.pods.welcomed(uid) for actor in self._actors.values())
 
     def _instance_of(self, hello: Hello) -> InstanceActor | None:
-        """The instance that the pod was in, unless that is being rebuilt and the pod has started anew since."""
+        """The instance that the pod was in, unless its pods were stopped and this one has started anew since."""
         actor = self._actors.get(hello.previous_instance_id or 0)
         pod = actor.pods.all.get(hello.reporter_id) if actor else None
         if actor is None or pod is None:
             return None
-        if actor.phase is Phase.RECONFIGURING and 0 < pod.incarnation_number < hello.incarnation_number:
+        if actor.life.lets_go(pod) and 0 < pod.incarnation_number < hello.incarnation_number:
             return None
         if actor.superseded:
             raise _replaced(hello)
-        if actor.state is InstanceState.DELETED:
+        if actor.life.state is InstanceState.DELETED:
             return None
         if actor.assembled and _places(hello) != {(e.rank, e.headless) for e in pod.registration.endpoints}:
             raise FtError(
@@ -230,7 +230,7 @@ class FaultManager:
     def _assembling(self, hello: Hello) -> InstanceActor | None:
         """The instance of the job whose pods are still coming; a complete one takes no new pod."""
         for actor in self._actors.values():
-            going = actor.state is InstanceState.DELETED
+            going = actor.life.state is InstanceState.DELETED
             if not actor.assembled and not going and actor.job_name == hello.registration.job_name:
                 return actor
         return None
@@ -304,6 +304,7 @@ class FaultManager:
         while len(self._replaced) > KEPT_REPLACED:
             self._replaced.pop(next(iter(self._replaced)))
         self._env.observer.forget(actor.instance_id)
+        self._env.publisher.update(actor.instance_id)
 
 
 def _replaced(hello: Hello) -> FtError:

@@ -23,8 +23,8 @@ class Session:
 class Pods:
     """Pods by UID. Only the newest incarnation of a pod is heard."""
 
-    def __init__(self, registrations: tuple[Registration, ...] = ()) -> None:
-        self._pods: dict[str, PodLiveness] = {pod.pod_uid: PodLiveness(pod) for pod in registrations}
+    def __init__(self, registrations: tuple[Registration, ...] = (), now: float = 0.0) -> None:
+        self._pods: dict[str, PodLiveness] = {pod.pod_uid: PodLiveness(pod, there_at=now) for pod in registrations}
         self._sessions: dict[str, Session] = {}
 
     @property
@@ -36,7 +36,7 @@ class Pods:
         """The pod has said Hello to this Controller."""
         return uid in self._sessions
 
-    def admit(self, hello: Hello, send: Send) -> Session:
+    def admit(self, hello: Hello, send: Send, now: float) -> Session:
         """Open a session; raises STALE_INCARNATION for an older start of the same pod."""
         uid = hello.reporter_id
         known = self._pods.get(uid)
@@ -59,6 +59,7 @@ class Pods:
             incarnation=hello.incarnation,
             incarnation_number=hello.incarnation_number,
             connected=True,
+            there_at=now,
             snapshot_seen=False,
         )
         return session

@@ -42,6 +42,11 @@ class Recovery:
         """Name of the strategy that runs."""
         return self._runner.name
 
+    @property
+    def held(self) -> bool:
+        """The instance may not be forgotten: something is done about it, or a person has to look at it."""
+        return self.strategy is not None or self.paused or self.automation_stopped
+
     def deaths(self) -> Deaths:
         """Ranks that are D, with the strongest source."""
         evidence = self._actor.evidence
@@ -75,6 +80,8 @@ class Recovery:
         if result.outcome is not Outcome.CANCELLED:
             actor.hardware.carried_out(faults_of(name, actor.hardware.correlation, actor.active) or ())
         if result.outcome is Outcome.SUCCEEDED:
+            if name == Action.PARTIAL_LOSS:
+                actor.life.dissolve(now)
             actor.evidence = forget(actor.evidence, result.removed, now)
         elif result.outcome is Outcome.FAILED:
             self._failed(name, result.failure)
@@ -113,7 +120,7 @@ class Recovery:
             return
         if self._actor.evidence.collecting_since is None:
             self.tried = frozenset()
-        decision = decide(snapshot_of(self._actor), now)
+        decision = decide(snapshot_of(self._actor, now), now)
         self._note(decision)
         if decision.stop:
             self._runner.stop(decision.reason)
@@ -121,6 +128,8 @@ class Recovery:
             self._reconfigure(runtime, Failure(FailureCode.RECONFIGURATION_REQUIRED, decision.reason))
         elif decision.action not in PASSIVE:
             self._launch(decision.action, runtime, decision.reason)
+            if decision.action is Action.PARTIAL_LOSS:
+                self._actor.life.told(now)
 
     def _note(self, decision: Decision) -> None:
         last, self.decision = self.decision, decision

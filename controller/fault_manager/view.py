@@ -38,7 +38,7 @@ def status_of(actor: "InstanceActor") -> InstanceStatus:
         model_name=first.model_name if first else "",
         role=actor.role,
         dp_size=first.dp_size if first else 0,
-        state=actor.state,
+        state=actor.life.state,
         pods=tuple(_pod(pod) for pod in actor.pods.all.values()),
         automation_stopped=actor.recovery.automation_stopped,
         last_decision=_decision(actor),

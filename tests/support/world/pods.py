@@ -258,7 +258,16 @@ class FakePod:
                 await self.beat()
             except FtError as error:
                 self.rejected.append(error)
+                if error.reason is Reason.STALE_INCARNATION:  # ends the stream
+                    self.world.tasks.spawn(f"reconnect {self.uid}", self._reconnect())
+                    return
             await asyncio.sleep(self.world.settings.heartbeat_interval)
+
+    async def _reconnect(self) -> None:
+        try:
+            await self.connect()
+        except FtError as error:
+            self.rejected.append(error)
 
     def endpoint_states(self) -> tuple[EndpointState, ...]:
         return tuple(

@@ -106,17 +106,17 @@ LOST = {"missing": frozenset({"pod-2"}), "stoppable": frozenset({"pod-1"})}
 @pytest.mark.parametrize("enabled", [True, False])
 def test_a_partial_loss_stops_who_still_speaks_feature_on_or_off(enabled: bool) -> None:
     snapshot = replace(CALM, scale_down_enabled=enabled, in_service=False, **LOST)  # type: ignore[arg-type]
-    why = "pods ['pod-2'] are silent, ['pod-1'] cannot serve without them"
+    why = "pods ['pod-2'] are gone, ['pod-1'] cannot serve without them"
     assert decide(snapshot, NOW) == Decision(Action.PARTIAL_LOSS, why, "loss")
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_who_was_stopped_for_a_loss_is_isolated_and_not_stopped_again(enabled: bool) -> None:
-    tried = frozenset({Action.PARTIAL_LOSS})
-    snapshot = replace(CALM, scale_down_enabled=enabled, missing=LOST["missing"], tried=tried)
+def test_what_is_left_of_a_loss_is_isolated_and_stopped_when_it_comes_back(enabled: bool) -> None:
+    snapshot = replace(CALM, scale_down_enabled=enabled, missing=frozenset({"pod-1", "pod-2"}), dissolved=True)
     decision = decide(snapshot, NOW)
     assert (decision.action, decision.isolate) == (Action.NONE, True)
-    assert not decide(replace(snapshot, missing=frozenset()), NOW).isolate
+    back = replace(snapshot, missing=frozenset({"pod-1"}), stoppable=frozenset({"pod-2"}))
+    assert decide(back, NOW).action is Action.PARTIAL_LOSS
 
 
 @pytest.mark.parametrize("stoppable", [frozenset[str](), frozenset({"pod-1"})])

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.core.liveness import PodLiveness, check_heartbeat, heard_since, instance_state, serving_complete
+from controller.core.liveness import (
+    PodLiveness,
+    check_heartbeat,
+    heard_since,
+    instance_state,
+    needed,
+    serving_complete,
+)
 from controller.core.reports import EndpointState
 from controller.core.status import InstanceState
 from motor_ft.model.errors import FtError, Reason
@@ -31,6 +38,24 @@ def test_a_pod_is_silent_at_exactly_the_ttl_and_when_it_never_spoke() -> None:
     assert never.silent(0.0, TTL)
     assert not heard.silent(109.9, TTL)
     assert heard.silent(110.0, TTL)
+
+
+def test_who_has_only_said_hello_is_there_but_tells_nothing_yet() -> None:
+    hello = replace(PodLiveness(pod(1, [0])), there_at=100.0)
+    assert not hello.gone(109.9, TTL)
+    assert hello.gone(110.0, TTL)
+    assert hello.silent(100.0, TTL)
+    heard = hello.heard(states(0), 105.0)
+    assert not heard.gone(114.9, TTL)
+    assert PodLiveness(pod(1, [0])).gone(0.0, TTL)
+
+
+def test_a_pod_is_needed_while_an_endpoint_of_it_has_an_active_rank_headless_or_not() -> None:
+    pods = {"1": PodLiveness(pod(1, [0])), "2": PodLiveness(pod(2, [1])), "3": PodLiveness(pod(3, [], headless=[1]))}
+    one, two, three = pods.values()
+    assert needed(pods, frozenset({0, 1})) == [one, two, three]
+    assert needed(pods, frozenset({0})) == [one]
+    assert needed(pods, frozenset({1})) == [two, three]
 
 
 def test_a_heartbeat_replaces_what_was_known_of_the_endpoints() -> None:

@@ -39,7 +39,7 @@ async def test_a_connection_to_a_pod_stands_before_a_fault_needs_it() -> None:
 
 
 async def test_an_instance_whose_pods_have_not_all_come_is_not_served_and_starts_nothing() -> None:
-    async with World(*TWO_PODS) as world:
+    async with World(*TWO_PODS, settings=replace(SETTINGS, assemble_timeout=600.0)) as world:
         await world.pod(1).connect()
         await world.see(0, D)
         await world.see(1, U)
@@ -306,12 +306,41 @@ async def test_a_pod_of_an_instance_that_is_being_replaced_is_refused() -> None:
         assert len(world.controller.board.all()) == 2
 
 
-async def test_an_assembly_with_one_pod_waits_for_the_others() -> None:
+async def test_an_assembly_that_is_not_complete_in_time_is_given_up_and_begun_anew() -> None:
+    """Its streams end, also those of pods that are there all the time; these come again, to another instance."""
     async with World(*TWO_PODS) as world:
         await world.pod(1).connect()
-        await asyncio.sleep(3 * SETTINGS.assemble_timeout)
+        await asyncio.sleep(SETTINGS.assemble_timeout - 0.1)
+        assert world.status().state is InstanceState.INITIAL
+        assert world.pod(1).rejected == []
+        await asyncio.sleep(0.2)
+        assert world.status().state is InstanceState.DELETED
+        await world.until(lambda: world.pod(1).state.instance_id == 2)
+        assert [error.reason for error in world.pod(1).rejected] == [Reason.STALE_INCARNATION]
         await world.pod(2).connect()
+        await world.until(lambda: world.can_serve(2))
+
+
+async def test_an_assembly_whose_pods_have_all_come_may_take_its_time_to_be_ready() -> None:
+    """Large models load for long: nothing is won by another number."""
+    async with World(*TWO_PODS) as world:
+        world.pod(2).ready = False
+        await world.connect()
+        await asyncio.sleep(3 * SETTINGS.assemble_timeout)
+        await world.pod(2).became_ready()
         await world.until(world.can_serve)
+
+
+async def test_an_assembly_that_lost_a_pod_has_its_whole_time_again() -> None:
+    async with World(*TWO_PODS) as world:
+        world.pod(2).ready = False
+        await world.connect()
+        await asyncio.sleep(3 * SETTINGS.assemble_timeout)
+        await world.pod(2).disconnect()
+        await asyncio.sleep(SETTINGS.assemble_timeout - 0.1)
+        assert world.status().state is InstanceState.INITIAL
+        await asyncio.sleep(0.2)
+        assert world.status().state is InstanceState.DELETED
 
 
 async def test_ready_of_a_newer_instance_drops_the_older_one_of_its_job() -> None:

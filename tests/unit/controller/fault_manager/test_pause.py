@@ -15,15 +15,21 @@ def events(world: World) -> list[str]:
     return [event for event, _, _ in world.coordinator.sent if event not in {"set", "add"}]
 
 
+async def disconnect(world: World) -> None:
+    """Everybody, so that nobody is left to be stopped for the loss of others."""
+    for pod in world.pods.values():
+        await pod.disconnect()
+
+
 async def test_an_inactive_instance_is_paused_and_resumed_when_it_is_active_again() -> None:
     """It stays published: RFC section 3.2 knows nothing of a pause."""
     async with World(*TWO_PODS) as world:
         await world.serve()
-        await world.pod(2).disconnect()
+        await disconnect(world)
         await world.until(lambda: world.coordinator.ranks() == set())
         assert world.status().state is InstanceState.INACTIVE
         assert world.status().serving_published
-        await world.pod(2).connect()
+        await world.connect()
         await world.until(lambda: world.coordinator.ranks() == {0, 1, 2, 3})
         assert world.status().state is InstanceState.ACTIVE
         assert events(world) == ["pause", "resume"]
@@ -42,7 +48,7 @@ async def test_an_abnormal_endpoint_pauses_it_as_well() -> None:
 async def test_a_set_undoes_no_pause() -> None:
     async with World(*TWO_PODS) as world:
         await world.serve()
-        await world.pod(2).disconnect()
+        await disconnect(world)
         await world.until(lambda: world.coordinator.ranks() == set())
         world.controller.publisher.kick()
         assert world.coordinator.held[1].paused
@@ -70,9 +76,9 @@ async def test_resume_brings_no_dead_rank_back() -> None:
         await world.serve()
         await world.lose(1)
         await world.until(lambda: world.coordinator.ranks() == {0, 2, 3})
-        await world.pod(2).disconnect()
+        await disconnect(world)
         await world.until(lambda: world.coordinator.ranks() == set())
-        await world.pod(2).connect()
+        await world.connect()
         await world.until(lambda: world.coordinator.ranks() == {0, 2, 3})
         assert events(world) == ["del", "pause", "resume"]
 

@@ -113,19 +113,20 @@ async def test_a_rank_that_was_removed_can_say_what_it_wants() -> None:
         assert world.can_serve()
 
 
-async def test_a_silent_pod_makes_the_instance_inactive_at_the_ttl_and_removes_nobody() -> None:
+async def test_silent_pods_make_the_instance_inactive_at_the_ttl_and_remove_nobody() -> None:
     async with World(*TWO_PODS) as world:
         await world.serve()
-        await world.pod(2).beat()
+        for pod in world.pods.values():
+            await pod.beat()
+            await pod.disconnect()
         heard = world.clock.now()
-        await world.pod(2).disconnect()
         await asyncio.sleep(heard + SETTINGS.heartbeat_ttl - 0.1 - world.clock.now())
         assert world.status().state is InstanceState.ACTIVE
         await asyncio.sleep(0.2)
         assert world.status().state is InstanceState.INACTIVE
         await asyncio.sleep(2 * SETTINGS.fault_collection_timeout)
         assert world.controller.started == []
-        await world.pod(2).connect()
+        await world.connect()
         await world.until(lambda: world.status().state is InstanceState.ACTIVE)
 
 

@@ -1,0 +1,140 @@
+"""Life of one instance: INITIAL → ACTIVE ↔ INACTIVE → DELETED, and who of its pods is missed (recovery.md 4)."""
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from controller.core import assembly
+from controller.core.liveness import PodLiveness, heard_since, instance_state, needed, serving_complete
+from controller.core.phases import WINDOW, Phase
+from controller.core.status import InstanceState
+
+if TYPE_CHECKING:
+    from controller.fault_manager.instance import InstanceActor
+
+
+class Life:
+    """What heartbeats, and their absence, make of an instance. It is never evidence against a rank."""
+
+    def __init__(self, actor: "InstanceActor") -> None:
+        self._actor = actor
+        self._settings = actor.env.settings
+        self.state = InstanceState.INITIAL
+        self.resting = False  # INACTIVE, and not only because this Controller has not heard its pods yet
+        self._hold_until: float | None = None
+        self._judged_at = -math.inf
+        self._incomplete_since: float | None = None
+        self._told: dict[str, str] = {}
+        self._dissolved_at: float | None = None
+
+    def restored(self, now: float) -> None:
+        """The Controller has started again: INACTIVE until the pods are heard, and nobody is missed before the TTL."""
+        self.state = InstanceState.INACTIVE
+        self._hold_until = now + self._settings.heartbeat_ttl
+
+    def settled(self, now: float) -> bool:
+        """After a restart: every pod that is needed has sent its Snapshot, or one TTL has passed."""
+        if self._hold_until is None:
+            return True
+        if now >= self._hold_until or all(pod.snapshot_seen for pod in self._needed()):
+            self._hold_until = None
+            return True
+        return False
+
+    @property
+    def judging(self) -> bool:
+        """Faults are collected, or engines may be about to notice those of the hardware; something may come of it."""
+        actor = self._actor
+        stopped = actor.recovery.automation_stopped or self.dissolved
+        acting = self._settings.scale_down_enabled and not stopped
+        awaited = actor.hardware.correlation.hardware_first is not None
+        return acting and (awaited or actor.evidence.collecting_since is not None)
+
+    def watch(self, now: float) -> None:
+        """Take the move that is due; the Coordinators learn whether the instance rests."""
+        actor, pods, ttl = self._actor, self._actor.pods.all, self._settings.heartbeat_ttl
+        if judging := self.judging or actor.phase in WINDOW:
+            self._judged_at = now
+        if not self.missing(now):
+            self._told.clear()
+        suppressed = judging or not heard_since(pods, self._judged_at, now, ttl)
+        complete = serving_complete(pods, actor.active, now, ttl)
+        self.state = instance_state(self.state, complete=complete, suppressed=suppressed)
+        resting = self.state is InstanceState.INACTIVE and (self.resting or (not suppressed and self.settled(now)))
+        if resting is not self.resting:
+            self.resting = resting
+            actor.env.publisher.update(actor.instance_id)
+
+    # --- partial loss ---
+
+    @property
+    def dissolved(self) -> bool:
+        """Pods were stopped because of a loss: what is left of the instance is never whole again."""
+        return self._dissolved_at is not None
+
+    def missing(self, now: float) -> list[PodLiveness]:
+        """Pods with an active rank that were not heard for the TTL, or that were stopped for the loss of others."""
+        ttl = self._settings.heartbeat_ttl
+        return [pod for pod in self._needed() if pod.gone(now, ttl) or (self.dissolved and self._was_told(pod))]
+
+    def stoppable(self, now: float) -> list[PodLiveness]:
+        """Pods that are there, and were not told to stop since the loss of others began."""
+        ttl = self._settings.heartbeat_ttl
+        return [pod for pod in self._needed() if not pod.gone(now, ttl) and not self._was_told(pod)]
+
+    def told(self, now: float) -> None:
+        """Who is there is told to stop, once for this loss."""
+        self._told |= {pod.registration.pod_uid: pod.incarnation for pod in self.stoppable(now)}
+
+    def dissolve(self, now: float) -> None:
+        """Somebody has obeyed."""
+        self._dissolved_at = now
+
+    def lets_go(self, pod: PodLiveness) -> bool:
+        """The pod was told to stop: when it starts anew it belongs to another instance."""
+        return self._actor.phase is Phase.RECONFIGURING or self._was_told(pod)
+
+    def _was_told(self, pod: PodLiveness) -> bool:
+        return self._told.get(pod.registration.pod_uid) == pod.incarnation
+
+    def _needed(self) -> list[PodLiveness]:
+        return needed(self._actor.pods.all, self._actor.active)
+
+    # --- the end ---
+
+    def over(self, now: float) -> str:
+        """Why the instance is to be forgotten; empty while it is not."""
+        actor, patience = self._actor, self._settings.heartbeat_ttl_other
+        if actor.superseded:
+            return "" if actor.recovery.strategy else "replaced by a newer instance of the job"
+        if actor.identity is None:
+            return self._assembly_over(now)
+        if self.state is not InstanceState.INACTIVE or actor.recovery.held:
+            return ""
+        if self._dissolved_at is not None and now - self._dissolved_at >= patience:
+            return f"its pods were stopped {patience:g} s ago"
+        lost = sorted(pod.registration.pod_name for pod in self._needed() if pod.gone(now, patience))
+        return f"nothing was heard of pods {lost} for {patience:g} s" if lost else ""
+
+    def _assembly_over(self, now: float) -> str:
+        pods, patience = self._actor.pods.all.values(), self._settings.assemble_timeout
+        if assembly.complete(pod.registration for pod in pods if pod.connected):
+            self._incomplete_since = None
+        elif self._incomplete_since is None:
+            self._incomplete_since = now
+        elif now - self._incomplete_since >= patience:
+            return f"not all pods came within {patience:g} s"
+        left = all(pod.gone(now, self._settings.heartbeat_ttl_other) for pod in pods)
+        return "its pods have left" if left else ""
+
+    def times(self) -> Iterator[float]:
+        """When something may be due without a report."""
+        for pod in self._actor.pods.all.values():
+            yield pod.there_at + self._settings.heartbeat_ttl
+            yield pod.there_at + self._settings.heartbeat_ttl_other
+        if self._hold_until is not None:
+            yield self._hold_until
+        if self._dissolved_at is not None:
+            yield self._dissolved_at + self._settings.heartbeat_ttl_other
+        if self._incomplete_since is not None:
+            yield self._incomplete_since + self._settings.assemble_timeout
