@@ -90,6 +90,7 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
                 strategies=strategies,
                 board=board,
                 observer=metrics,
+                probe=nodes.probe,
                 connect=nodes.connect,
             )
         )

@@ -1,6 +1,6 @@
 """What every instance actor needs from the world; built once by the composition root."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,6 +14,8 @@ from controller.core.reports import Welcome
 from controller.core.transaction import Limits
 from controller.fault_manager import hardware
 from controller.fault_manager.board import Board
+from motor_ft.model.command import Command
+from motor_ft.model.engine import RankProbe
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,5 +115,7 @@ class Environment:
     """Those that are switched on; an instance runs at most one."""
     board: Board
     observer: Observer
+    probe: Callable[[str, Command, Sequence[int], float], Awaitable[tuple[RankProbe, ...]]]
+    """``NodeManagers.probe``."""
     connect: Callable[[str], None]
     """Have a connection to a NodeManager's ``host:port`` ready before a fault needs it."""

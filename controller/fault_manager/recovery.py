@@ -8,6 +8,7 @@ from controller.core.evidence import forget, is_news, strategy_ended
 from controller.core.outcome import Outcome
 from controller.core.phases import WINDOW, restored
 from controller.core.ports import StrategyResult
+from controller.fault_manager.idle_probe import IdleProbe
 from controller.fault_manager.inputs import case_of, snapshot_of
 from controller.fault_manager.intake import judged, learn
 from controller.fault_manager.runner import Runner
@@ -30,6 +31,7 @@ class Recovery:
     def __init__(self, actor: "InstanceActor", tasks: Tasks) -> None:
         self._actor = actor
         self._runner = Runner(actor.instance_id, tasks, actor.wake)
+        self._idle_probe = IdleProbe(actor, tasks)
         self.decision: Decision | None = None
         self.tried: frozenset[Action] = frozenset()
         self.fallback_due: Failure | None = None
@@ -122,6 +124,7 @@ class Recovery:
             self.tried = frozenset()
         decision = decide(snapshot_of(self._actor, now), now)
         self._note(decision)
+        self._idle_probe.look(now)
         if decision.stop:
             self._runner.stop(decision.reason)
         elif decision.action is Action.INSTANCE_RECONFIGURATION:

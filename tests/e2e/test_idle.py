@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.e2e.checks import completions_work, decided, rebuilt
+from tests.e2e.checks import applied_once, completions_work, decided, rebuilt, scaled_down
 from tests.e2e.conftest import Start
-from tests.support.cluster import Shape
+from tests.support.cluster import SCALED, Shape
 
 
 async def test_row_02_a_rank_that_dies_while_idle_is_waited_for_and_then_the_instance_is_rebuilt(start: Start) -> None:
@@ -23,4 +23,15 @@ async def test_row_02_a_rank_that_dies_while_idle_is_waited_for_and_then_the_ins
         assert gone.generation == old.generation + 1, "of the rebuilding"
         assert "ranks [0] are neither UNHEALTHY nor DEAD, and the collection of 6 s is over" in gone.last_error
         assert [view["event"] for view in await cluster.views()].count("del") <= 1, "of the rebuilding"
+        await completions_work(cluster)
+
+
+async def test_row_02_with_idle_probe_one_completion_lets_the_survivors_notice(start: Start) -> None:
+    """Then it is the scale-down of any other day: one apply, without the dead rank."""
+    async with start(Shape(fault_tolerance={**SCALED, "idle_probe": True})) as (cluster, evidence):
+        await evidence.stop_asking()
+        await cluster.inject("idle")
+        await cluster.inject("worker_kill", 1)
+        await scaled_down(cluster, [1])
+        applied_once(await cluster.applies(), {0, 2, 3}, [1])
         await completions_work(cluster)

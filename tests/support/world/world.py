@@ -110,6 +110,7 @@ class Controller:
                 strategies={action: self._counted(action, builder) for action, builder in self.strategies.items()},
                 board=self.board,
                 observer=self.observed,
+                probe=self.nodes.probe,
                 connect=self.nodes.connect,
             )
         )
