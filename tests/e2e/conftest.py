@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import Cluster, Evidence, Shape
+from tests.support.etcd import Etcd
 
 Start = Callable[..., AbstractAsyncContextManager[tuple[Cluster, Evidence]]]
 FAILED = pytest.StashKey[bool]()
@@ -34,6 +35,13 @@ def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
         sys.stdout.write(f"evidence: {path}\n")
     else:
         shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def etcd() -> Iterator[Etcd]:
+    """One for all clusters of a process; each has a prefix of its own."""
+    with Etcd() as etcd:
+        yield etcd
 
 
 @pytest.fixture

@@ -8,12 +8,17 @@ from types import TracebackType
 from typing import Any, Self
 
 from aiohttp import ClientSession
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.cluster.deployment import Deployment
 from tests.support.cluster.shape import Shape
 from tests.support.cluster.site import Site
+from tests.support.cut_proxy import CutProxy
 from tests.support.ports import free_ports
 from tests.support.processes import Running
+
+LEASE_TTL_SEC = 2
+"""How long a standby waits after the leader was killed, at least."""
 
 
 class Cluster(Deployment):
@@ -24,16 +29,17 @@ class Cluster(Deployment):
     """
 
     def __init__(self, folder: Path, shape: Shape | None = None, *others: Shape) -> None:
-        ports = iter(free_ports(4))
-        self.controller_port, self.metrics_port = next(ports), next(ports)
-        self.rest_port, self.gateway_metrics_port = next(ports), next(ports)
-        site = Site(folder, self.controller_port)
-        super().__init__(site, shape or Shape())
+        shape = shape or Shape()
+        self.rest_port, self.gateway_metrics_port = free_ports(2)
+        self.metrics_ports = free_ports(shape.controllers)
+        site = Site(folder, free_ports(shape.controllers))
+        super().__init__(site, shape)
         self.others = [Deployment(site, other, f"{other.job}-") for other in others]
         self.folder = folder
         self.faults = site.faults
         self.note = site.note
-        self.controller: Running | None = None
+        self.controllers: dict[int, Running] = {}
+        self.coordinator_proxy: CutProxy | None = None
         self.coordinator_url = ""
         self.coordinator_admin = ""
 
@@ -46,6 +52,21 @@ class Cluster(Deployment):
     def http(self) -> ClientSession:
         """A client for whatever serves HTTP."""
         return self.site.http
+
+    @property
+    def controller(self) -> Running | None:
+        """The Controller that tests talk to."""
+        return self.controllers.get(self.site.leader)
+
+    @property
+    def controller_port(self) -> int:
+        """gRPC port of that one."""
+        return self.site.controller_port
+
+    @property
+    def metrics_port(self) -> int:
+        """Metrics port of that one."""
+        return self.metrics_ports[self.site.leader]
 
     # --- start and stop ---
 
@@ -76,24 +97,53 @@ class Cluster(Deployment):
         coordinator = await self.site.run("coordinator", "tests.support.coordinator", "--engine-timeout=5")
         ready = await coordinator.line(r"coordinator=(\S+) admin=(\S+)")
         self.coordinator_url, self.coordinator_admin = ready[1], ready[2]
+        if self.shape.proxied_coordinator:
+            port = int(self.coordinator_url.rpartition(":")[2])
+            self.coordinator_proxy = await self.site.stack.enter_async_context(CutProxy("127.0.0.1", port))
         await self.start_controller()
+        for number in range(1, self.shape.controllers):
+            await self.start_standby(number)
         for deployment in self.deployments:
             await deployment.launch_pods()
 
     async def start_controller(self) -> None:
-        """Start the Controller, for the first time or again."""
+        """Start the Controller, for the first time or again; returns when it leads."""
+        controller = await self._run_controller(self.site.leader)
+        await controller.line("controller serves")
+
+    async def start_standby(self, number: int) -> None:
+        """Start a Controller behind the one that leads."""
+        controller = await self._run_controller(number)
+        await controller.line("standing by")
+
+    async def took_over(self, number: int) -> None:
+        """This Controller leads from now on."""
+        await self.controllers[number].line("controller serves")
+        self.site.leader = number
+
+    async def _run_controller(self, number: int) -> Running:
+        proxy = self.coordinator_proxy
         config = self.site.write(
-            "controller.toml",
+            f"controller-{number}.toml",
             {
-                "listen": f"127.0.0.1:{self.controller_port}",
-                "metrics_listen": f"127.0.0.1:{self.metrics_port}",
-                "coordinators": [self.coordinator_url],
-                "store": {"kind": self.shape.store, "path": self.folder / "controller.db"},
+                "listen": f"127.0.0.1:{self.site.controller_ports[number]}",
+                "metrics_listen": f"127.0.0.1:{self.metrics_ports[number]}",
+                "coordinators": [f"http://{proxy.address}" if proxy else self.coordinator_url],
+                "store": self._store(),
                 "fault_tolerance_config": self.shape.fault_tolerance,
             },
         )
-        self.controller = await self.site.run("controller", "controller", "--config", str(config))
-        await self.controller.line("controller serves")
+        module = self.shape.controller_module
+        controller = await self.site.run(f"controller-{number}", module, "--config", str(config))
+        self.controllers[number] = controller
+        return controller
+
+    def _store(self) -> dict[str, Any]:
+        if not self.shape.etcd:
+            return {"kind": self.shape.store, "path": self.folder / "controller.db"}
+        endpoints = [f"http://{member}" for member in self.shape.etcd]
+        etcd = {"endpoints": endpoints, "prefix": f"/{self.folder.name}", "lease_ttl_sec": LEASE_TTL_SEC}
+        return {"kind": "etcd", "etcd": etcd}
 
     async def start_gateway(self) -> None:
         """Start the REST gateway beside the Controller; returns when it answers."""
@@ -143,7 +193,19 @@ class Cluster(Deployment):
             await response.read()
             return response.status
 
+    async def metric(self, name: str, port: int | None = None, **labels: str) -> float:
+        """Sum of a metric's samples with these labels, of the Controller or of whoever serves metrics at ``port``."""
+        async with self.http.get(f"http://127.0.0.1:{port or self.metrics_port}/metrics") as response:
+            families = text_string_to_metric_families(await response.text())
+        samples = (sample for family in families for sample in family.samples if sample.name == name)
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
     # --- do ---
+
+    def kill_at(self, point: str) -> None:
+        """Have a daemon of ``tests.support.killed`` end at this point."""
+        self.note(f"SIGKILL {point}", None)
+        (self.folder / "kill").write_text(point)
 
     async def inject_coordinator(self, name: str, **params: object) -> None:
         """One injection into the Coordinator (tests/support/coordinator/server.py)."""

@@ -34,6 +34,7 @@ class Deployment:
         self.prefix = prefix
         self.pods: list[PodKeeper] = []
         self.proxies: dict[int, CutProxy] = {}
+        self.report_proxies: dict[int, CutProxy] = {}
         self.site = site
         ports = iter(free_ports(3 * len(shape.pods) + shape.dp_size))
         self.pod_ports = [(next(ports), next(ports), next(ports)) for _ in shape.pods]
@@ -52,13 +53,17 @@ class Deployment:
         for number in self.shape.proxied_pods:
             proxy = CutProxy("127.0.0.1", self.pod_ports[number][0])
             self.proxies[number] = await self.site.stack.enter_async_context(proxy)
+        for number in self.shape.proxied_reports:
+            proxy = CutProxy("127.0.0.1", self.site.controller_port)
+            self.report_proxies[number] = await self.site.stack.enter_async_context(proxy)
 
     async def launch_pods(self) -> None:
         """Start every pod, and with it its engines."""
         for number in range(len(self.shape.pods)):
             config = self.site.write(f"{self.prefix}pod-{number}.toml", self._pod_config(number))
             pod = PodKeeper(
-                python_module("nodemanager", "--config", str(config)),
+                python_module(self.shape.node_manager_module, "--config", str(config)),
+                env=self.site.env,
                 output=self.site.folder / f"{self.prefix}pod-{number}.log",
                 record=self.site.folder / f"{self.prefix}pod-{number}.jsonl",
                 backoff=Backoff(first=0.2, limit=1.0),
@@ -86,7 +91,7 @@ class Deployment:
             "rest_listen": f"127.0.0.1:{rest_port}",
             "metrics_listen": f"127.0.0.1:{metrics_port}",
             "advertise": f"127.0.0.1:{self.proxies[number].port}" if number in self.proxies else None,
-            "controllers": [f"127.0.0.1:{self.site.controller_port}"],
+            "controllers": self._controllers(number),
             "state_dir": state,
             "dp_size": self.shape.dp_size,
             "tp_size": 1,
@@ -94,6 +99,11 @@ class Deployment:
             "capability": self.shape.pod_capabilities.get(number, self.shape.capability) or None,
             "engines": [self._engine(rank) for rank in self.shape.pods[number]],
         }
+
+    def _controllers(self, number: int) -> list[str]:
+        if (proxy := self.report_proxies.get(number)) is not None:
+            return [proxy.address]
+        return [f"127.0.0.1:{port}" for port in self.site.controller_ports]
 
     def _engine(self, rank: int) -> dict[str, Any]:
         if self.shape.urls:
@@ -157,6 +167,8 @@ class Deployment:
 
     async def engine_log(self) -> dict[str, list[dict[str, Any]]]:
         """Applies and changes of the fake engines, oldest first; nothing of engines that run elsewhere."""
+        if self.shape.group is not None:
+            return self.shape.group.journal.as_json()
         if not self.group_url:
             return {"applies": [], "changes": []}
         async with self.site.http.get(f"{self.group_url}/_fake/log") as response:
@@ -171,6 +183,9 @@ class Deployment:
     async def inject(self, name: str, rank: int | None = None, **params: object) -> None:
         """One injection into the fake engines (tests/support/engine/injections.py)."""
         self.site.note(name, rank, **params)
+        if self.shape.group is not None:
+            await self.shape.group.inject(rank, name, **params)
+            return
         body = {"name": name, "rank": rank, **params}
         async with self.site.http.post(f"{self.group_url}/_fake/inject", json=body) as response:
             assert response.status == 200, await response.text()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.engine import FakeGroup
 from tests.support.engine.config import FAST, Dialect, Timings
 
 Table = Mapping[str, Any]
@@ -60,7 +61,19 @@ class Shape:
     role: str = "union"
     first_card: int = 0
     urls: tuple[str, ...] = ()
+    group: FakeGroup | None = None
+    """What is behind ``urls`` when that runs in this process; such engines outlive their NodeManagers."""
     store: str = "sqlite"
+    etcd: tuple[str, ...] = ()
+    """Members of an etcd that runs already; the records are kept there instead of in ``store``."""
+    controllers: int = 1
+    """More than one need an etcd."""
+    controller_module: str = "controller"
+    node_manager_module: str = "nodemanager"
+    proxied_reports: tuple[int, ...] = ()
+    """Pods that reach the Controller only through a proxy."""
+    proxied_coordinator: bool = False
+    """The Controller reaches the Coordinator only through a proxy."""
 
     @property
     def dp_size(self) -> int:

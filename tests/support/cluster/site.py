@@ -11,15 +11,20 @@ from typing import Any
 from aiohttp import ClientSession, ClientTimeout
 
 from tests.support.cluster.shape import toml
+from tests.support.killed import KILL_FILE
 from tests.support.processes import Running, python_module
 
 
 @dataclass
 class Site:
-    """``stack`` ends everything that was started; ``faults`` are what tests have done, in order."""
+    """``stack`` ends everything that was started; ``faults`` are what tests have done, in order.
+
+    ``leader`` is the number of the Controller that tests talk to.
+    """
 
     folder: Path
-    controller_port: int
+    controller_ports: list[int]
+    leader: int = 0
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     faults: list[dict[str, object]] = field(default_factory=list)
 
@@ -28,9 +33,19 @@ class Site:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.http = await self.stack.enter_async_context(ClientSession(timeout=ClientTimeout(total=10)))
 
+    @property
+    def controller_port(self) -> int:
+        """Of the Controller that tests talk to."""
+        return self.controller_ports[self.leader]
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Environment of daemons that may be killed at a point (``tests.support.killed``)."""
+        return {KILL_FILE: str(self.folder / "kill")}
+
     async def run(self, name: str, module: str, *arguments: str) -> Running:
         """Start a command; what it prints is kept in the folder."""
-        process = Running(python_module(module, *arguments), name=name)
+        process = Running(python_module(module, *arguments), name=name, env=self.env)
         self.stack.callback(self._keep_output, process)
         return await self.stack.enter_async_context(process)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 _LIMIT = 20_000
 
@@ -46,7 +47,7 @@ class Journal:
     def change(self, generation: int, rank: int | None, kind: str, detail: object = None) -> None:
         self.changes.append(Change(time.time(), generation, rank, kind, detail))
 
-    def as_json(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, Any]:
         return {
             "applies": [asdict(record) for record in self.applies],
             "changes": [asdict(change) for change in self.changes],
