@@ -175,12 +175,6 @@ class Cluster(Deployment):
         async with self.http.get(f"{self.coordinator_admin}/_fake/views") as response:
             return list(await response.json())
 
-    async def metric(self, name: str) -> float:
-        """The value of one of the Controller's metrics that have no labels."""
-        async with self.http.get(f"http://127.0.0.1:{self.metrics_port}/metrics") as response:
-            lines = (await response.text()).splitlines()
-        return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
-
     async def rest(self, path: str) -> Any:
         """GET at the REST gateway."""
         async with self.http.get(f"http://127.0.0.1:{self.rest_port}{path}") as response:
