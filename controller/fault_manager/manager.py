@@ -16,6 +16,7 @@ from controller.fault_manager.instance import InstanceActor
 from controller.fault_manager.intake import judged
 from controller.fault_manager.pods import Send, Session
 from motor_ft.model.errors import FtError, Reason
+from motor_ft.model.topology import Registration
 from motor_ft.wire.log import get_logger
 
 log = get_logger(__name__)
@@ -67,6 +68,7 @@ class FaultManager:
         self._actors: dict[int, InstanceActor] = {}
         self._hardware = HardwareDesk(env.observer)
         self._replaced: dict[str, str] = {}
+        self._places: dict[tuple[str, int], InstanceActor] = {}
         self._admission = asyncio.Lock()
         self._leading = False
         self._begun_at = 0.0
@@ -100,12 +102,14 @@ class FaultManager:
         for instance_id, why in loaded.unreadable.items():
             log.error("stored instance cannot be read and is not served", instance_id=instance_id, error=why)
         for instance_id, identity in sorted(loaded.identities.items()):
-            self._new_actor(instance_id).restore(
+            actor = self._new_actor(instance_id)
+            actor.restore(
                 identity,
                 loaded.runtimes[instance_id],
                 self._env.clock.now(),
                 unreadable=loaded.unreadable.get(instance_id, ""),
             )
+            self._places |= {_place(pod): actor for pod in actor.registrations}
         for actor in list(self._actors.values()):
             self._supersede(actor)  # the Controller ended before the older one was forgotten
         for actor in list(self._actors.values()):
@@ -182,6 +186,7 @@ class FaultManager:
                 actor = self._new_actor(await self._env.store.next_instance_id())
                 actor.start()
             session = actor.admit(hello, send)
+            self._places[_place(hello.registration)] = actor
         return PodAttachment(actor, hello.reporter_id, session)
 
     async def attach_adapter(self, hello: AdapterHello) -> AdapterAttachment:
@@ -219,7 +224,7 @@ class FaultManager:
             raise _replaced(hello)
         if actor.life.state is InstanceState.DELETED:
             return None
-        if actor.assembled and _places(hello) != {(e.rank, e.headless) for e in pod.registration.endpoints}:
+        if actor.assembled and _ranks(hello) != {(e.rank, e.headless) for e in pod.registration.endpoints}:
             raise FtError(
                 Reason.TOPOLOGY_MISMATCH,
                 f"pod {hello.reporter_id} comes back to instance {actor.instance_id} with other ranks; "
@@ -237,10 +242,11 @@ class FaultManager:
 
     async def report_software_fault(self, fault: SoftwareFault) -> None:
         """One fault of a registered pod's rank (RFC section 4.4); a pod that was rebuilt is in its newest instance."""
-        for actor in reversed(list(self._actors.values())):
+        place = (fault.pod_ip, fault.node_manager_port)
+        actor = self._places.get(place) if fault.instance_id is None else self._actors.get(fault.instance_id)
+        if actor is not None:
             for uid, pod in actor.pods.all.items():
-                place = (pod.registration.pod_ip, int(pod.registration.node_manager_address.rpartition(":")[2]))
-                if place == (fault.pod_ip, fault.node_manager_port) and fault.instance_id in (None, actor.instance_id):
+                if _place(pod.registration) == place:
                     actor.report(uid, judged(fault.observation))
                     return
         raise FtError(
@@ -298,6 +304,7 @@ class FaultManager:
         actor.show()
         actor.hardware.leave()
         self._actors.pop(actor.instance_id, None)
+        self._places = {place: other for place, other in self._places.items() if other is not actor}
         for uid, pod in actor.pods.all.items():
             if actor.superseded and not self._welcomed(uid):
                 self._replaced[uid] = pod.incarnation
@@ -312,5 +319,10 @@ def _replaced(hello: Hello) -> FtError:
     return FtError(Reason.STALE_INCARNATION, text)
 
 
-def _places(hello: Hello) -> set[tuple[int, bool]]:
+def _place(registration: Registration) -> tuple[str, int]:
+    """Where its NodeManager is, as the route for single faults names it."""
+    return registration.pod_ip, int(registration.node_manager_address.rpartition(":")[2])
+
+
+def _ranks(hello: Hello) -> set[tuple[int, bool]]:
     return {(endpoint.rank, endpoint.headless) for endpoint in hello.registration.endpoints}
