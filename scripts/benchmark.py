@@ -1,4 +1,4 @@
-"""Stages of a recovery, from real processes on this machine.
+"""Stages of a recovery, from real processes on this machine; then ``scripts.fleet``.
 
 One fresh cluster for each sample: a Controller, NodeManagers as processes, engines as real HTTP servers in this
 process, which shares the machine's cores with them. Times are those that the Controller's log and the engines' own log
@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from motor_ft.v1 import controller_pb2
+from scripts.fleet import fleet
 from tests.support.cluster import SCALED, Cluster, Shape, even_pods
 from tests.support.engine.fake_group import FakeGroup
 
@@ -34,22 +35,33 @@ Samples = dict[str, list[float]]
 
 
 def main() -> int:
-    """Print one table for each shape."""
+    """Print one table for each shape, and one for the fleets."""
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
-        description="Kills a rank of a fresh cluster again and again and shows how long each stage took.",
+        description="Kills a rank of a fresh cluster again and again and shows how long each stage took; "
+        "then shows what a fault costs when there are more instances.",
     )
     parser.add_argument(
         "--shapes",
         default="2x2,8x8",
         metavar="PODSxRANKS,…",
-        help="pods and ranks in each (default 2x2,8x8: 4 ranks on 2 NodeManagers, 64 ranks on 8)",
+        help="pods and ranks in each (default 2x2,8x8: 4 ranks on 2 NodeManagers, 64 ranks on 8); '' for none",
     )
-    parser.add_argument("--samples", type=int, default=10, help="recoveries of each shape (default 10)")
+    parser.add_argument(
+        "--samples", type=int, default=10, help="recoveries of each shape, and turns of each fleet (default 10)"
+    )
+    parser.add_argument(
+        "--instances",
+        type=_sizes,
+        default="2,100",
+        metavar="N,…",
+        help="sizes of the fleets in which one instance fails (default 2,100); '' for none",
+    )
     given = parser.parse_args()
     try:
         shapes = [
-            (int(pods), int(ranks)) for pods, _, ranks in (text.partition("x") for text in given.shapes.split(","))
+            (int(pods), int(ranks))
+            for pods, _, ranks in (text.partition("x") for text in given.shapes.split(",") if text)
         ]
     except ValueError:
         parser.error(f"--shapes: {given.shapes!r} is not like 2x2,8x8")
@@ -60,7 +72,16 @@ def main() -> int:
     for pods, ranks in shapes:
         samples, unary = asyncio.run(measure(pods, ranks, given.samples))
         Console().print(table(f"{pods * ranks} ranks on {pods} NodeManagers", samples, unary))
+    if given.instances:
+        Console().print(fleet(given.instances, given.samples))
     return 0
+
+
+def _sizes(text: str) -> list[int]:
+    sizes = [int(part) if part.isdecimal() else 0 for part in text.split(",") if part]
+    if 0 in sizes:
+        raise argparse.ArgumentTypeError(f"{text!r} is not like 2,100")
+    return sizes
 
 
 async def measure(pods: int, ranks: int, count: int) -> tuple[Samples, float]:
