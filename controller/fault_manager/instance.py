@@ -11,7 +11,7 @@ from dataclasses import replace
 from controller.core import assembly
 from controller.core.errors import Failure, FailureCode, defect
 from controller.core.evidence import Evidence, as_baseline, recalled
-from controller.core.phases import INTERRUPTED, Phase
+from controller.core.phases import INTERRUPTED, STABLE, Phase
 from controller.core.ports import Stored
 from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.core.reports import Directive, Hello, Report, Welcome
@@ -131,11 +131,12 @@ class InstanceActor:
         self.hardware.follow(self.registrations)
         self.life.restored(now)
         phase = runtime.record.phase
+        self.runtime.show(withdrawn=phase not in STABLE)
         if phase in INTERRUPTED or phase is Phase.RECONFIGURING:
             ended = f"the Controller ended in phase {phase}; nothing of it is replayed"
             text = f"cannot be read: {unreadable}" if unreadable else ended
             self.recovery.fallback_due = Failure(FailureCode.INTERRUPTED, text)
-            self.runtime.show(withdrawn=True, failure=self.recovery.fallback_due)
+            self.runtime.show(failure=self.recovery.fallback_due)
         self.show()  # whoever asks right after the start sees every instance that is stored
 
     def _runtime(self, stored: Stored[RuntimeRecord]) -> FtRuntime:

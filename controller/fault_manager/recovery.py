@@ -6,7 +6,7 @@ from controller.core.decision import PASSIVE, Action, Decision, decide, faults_o
 from controller.core.errors import Failure, FailureCode
 from controller.core.evidence import forget, is_news, strategy_ended
 from controller.core.outcome import Outcome
-from controller.core.phases import WINDOW, restored
+from controller.core.phases import STABLE, WINDOW, restored
 from controller.core.ports import StrategyResult
 from controller.fault_manager.idle_probe import IdleProbe
 from controller.fault_manager.inputs import case_of, snapshot_of
@@ -109,9 +109,15 @@ class Recovery:
         log.error("automation stopped, a person has to act", instance_id=instance_id, failure=str(failure))
 
     async def settle(self, runtime: FtRuntime) -> None:
-        """A transaction that failed, or did not outlive its Controller, leaves its phase behind."""
+        """A transaction that failed, or did not outlive its Controller, leaves its phase behind.
+
+        One that had committed is published again, from the SCALED_DOWN_RUNNING write on.
+        """
         if self.strategy is None and runtime.record.phase in WINDOW:
             await runtime.persist(restored(runtime.record.phase))
+            if runtime.record.phase in STABLE:
+                runtime.show(withdrawn=False)
+                self._actor.env.publisher.kick()
 
     def decide(self, runtime: FtRuntime, now: float) -> None:
         """Take the decision that is due, and start what it asks for."""

@@ -90,6 +90,17 @@ async def test_a_committed_scale_down_is_published_by_the_next_controller(phase:
 
 
 @virtual
+async def test_a_committed_scale_down_is_not_published_before_its_last_phase_is_written() -> None:
+    """The first SET of a new Controller goes out before its instances have settled."""
+    async with World(*TWO_PODS) as world:
+        await killed_in(world, Phase.SCALED_DOWN_RUNNING, Trouble.KILLED_BEFORE)
+        await world.restart(connect=False)
+        assert (world.status().phase, world.coordinator.ranks()) == (Phase.POST_SCALE_CLEANUP, set())
+        await world.until(lambda: world.status().phase is Phase.SCALED_DOWN_RUNNING)
+        assert world.coordinator.ranks() == {0, 2, 3}
+
+
+@virtual
 async def test_the_next_round_after_a_restart_is_cumulative() -> None:
     async with World(*TWO_PODS) as world:
         await world.serve()
