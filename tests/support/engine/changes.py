@@ -10,7 +10,8 @@ class Changes:
     """Whoever changes the state calls `notify`; whoever waits names a predicate over it."""
 
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}
+        """Woken in the order in which they began to wait."""
 
     def notify(self) -> None:
         for waiter in self._waiters:
@@ -23,12 +24,12 @@ class Changes:
         deadline = None if timeout is None else loop.time() + timeout
         while not predicate():
             waiter = loop.create_future()
-            self._waiters.add(waiter)
+            self._waiters[waiter] = None
             try:
                 async with asyncio.timeout_at(deadline):
                     await waiter
             except TimeoutError:
                 return predicate()
             finally:
-                self._waiters.discard(waiter)
+                del self._waiters[waiter]
         return True

@@ -1,0 +1,250 @@
+"""Makes the events of a scenario happen, and ends them when it is calm."""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tests.simulation.engines import Seat
+from tests.simulation.loop import Process
+from tests.simulation.network import Weather
+from tests.simulation.scenario import Event
+from tests.support.engine.injections import inject
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+HARDWARE = {"card": "Ascend910-{rank}", "node": "", "odd": "??{rank}"}
+STORM = Weather(delay_sec=0.2, jitter_sec=1.5, loss=0.15, double=0.1)
+
+
+class Happenings:
+    """``moment`` is called at every point of a recovery; events that wait for one are started there."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.happened: list[Event] = []
+        self._waiting: dict[Event, int] = {}
+        self._seen: Counter[str] = Counter()
+        self._calm = False
+
+    def start(self) -> None:
+        """Set the clocks of all events."""
+        for event in self.world.scenario.events:
+            if event.after:
+                self._later(event.at, partial(self._wait, event))
+            else:
+                self._later(event.at, partial(self._happen, event))
+
+    def moment(self, name: str, who: str) -> None:
+        """A recovery has come to this point."""
+        for event, left in list(self._waiting.items()):
+            if event.after == name:
+                self._waiting[event] = left - 1
+                if left == 1:
+                    del self._waiting[event]
+                    self._later(event.delay, partial(self._happen, event))
+
+    def calm(self) -> None:
+        """Nothing happens any more, and everything that was disturbed works again; what is dead stays dead."""
+        world = self.world
+        self._calm = True
+        self._waiting.clear()
+        world.trace("event", "calm", "")
+        world.network.heal_all()
+        world.vault.down = False
+        world.adapter.clear()
+        for process in world.processes:
+            if process.alive and process.frozen:
+                world.loop.thaw(process)
+        for machine in world.machines.values():
+            machine.disk_broken = False
+        for host in world.coordinators:
+            host.start()
+        for fleet in world.fleets:
+            for group in fleet.groups:
+                group.idle = False
+            for seat in fleet.seats.values():
+                seat.deaf, seat.listening = False, True
+                if seat.rank is not None:
+                    seat.rank.thaw()
+                    for name in seat.rank.armed.names():
+                        seat.rank.armed.clear(name)
+                    seat.rank.group.reconsider()
+
+    def _wait(self, event: Event) -> None:
+        if not self._calm:
+            self._waiting[event] = event.nth
+
+    def _later(self, delay: float, act: Callable[[], None]) -> None:
+        self.world.loop.call_later(delay, act, context=self.world.outside)
+
+    def _happen(self, event: Event) -> None:
+        if self._calm:
+            return
+        self.world.trace("event", event.who, f"{event.kind} {event.value:g} {event.text}")
+        self.happened.append(event)
+        getattr(self, f"_{event.kind}")(event)
+
+    # --- engines ---
+
+    def _seat(self, event: Event) -> Seat | None:
+        job, rank = map(int, event.who.split("/"))
+        return self.world.fleets[job].seats.get(rank)
+
+    def _inject(self, event: Event, name: str, **params: object) -> None:
+        seat = self._seat(event)
+        if seat is not None and seat.rank is not None:
+            inject(seat.rank.group, seat.engine.rank, name, params)
+
+    def _worker_kill(self, event: Event) -> None:
+        self._inject(event, "worker_kill")
+
+    def _engine_kill(self, event: Event) -> None:
+        self._inject(event, "engine_kill")
+
+    def _root_kill(self, event: Event) -> None:
+        if (seat := self._seat(event)) is not None:
+            self.world.fleets[int(event.who.split("/")[0])].end(seat.engine)
+
+    def _step_exception(self, event: Event) -> None:
+        self._inject(event, "step_exception")
+
+    def _freeze(self, event: Event) -> None:
+        self._inject(event, "freeze")
+
+    def _unfreeze(self, event: Event) -> None:
+        self._inject(event, "unfreeze")
+
+    def _restart(self, event: Event) -> None:
+        seat = self._seat(event)
+        if seat is not None and seat.rank is not None and seat.engine.root.alive:
+            self._inject(event, "restart")
+
+    def _frontend_kill(self, event: Event) -> None:
+        if (seat := self._seat(event)) is not None:
+            seat.listening = False
+
+    def _frontend_restore(self, event: Event) -> None:
+        if (seat := self._seat(event)) is not None:
+            seat.listening, seat.deaf = True, False
+
+    def _deaf(self, event: Event) -> None:
+        if (seat := self._seat(event)) is not None:
+            seat.deaf = True
+
+    def _idle(self, event: Event) -> None:
+        seat = self._seat(event)
+        if seat is not None and seat.rank is not None:
+            seat.rank.group.idle = bool(event.value)
+
+    def _engine_trouble(self, event: Event) -> None:
+        params: dict[str, object] = {"seconds": event.value, "times": 3}
+        if event.text == "detection_delay":
+            params = {"seconds": event.value * 5}
+        self._inject(event, event.text, **params)
+
+    # --- hardware ---
+
+    def _hardware(self, event: Event) -> None:
+        job, rank = map(int, event.who.split("/"))
+        level, what = event.text.split()
+        self.world.adapter.fault(self.world.owner(job, rank).node, HARDWARE[what].format(rank=rank), level)
+
+    def _hardware_cleared(self, event: Event) -> None:
+        job, rank = map(int, event.who.split("/"))
+        self.world.adapter.cleared(self.world.owner(job, rank).node)
+
+    # --- processes ---
+
+    def _controller_kill(self, event: Event) -> None:
+        controller = self.world.controllers[int(event.who)]
+        self._after_steps(controller.process, int(event.value), controller.kill)
+
+    def _node_kill(self, event: Event) -> None:
+        pod = self.world.pod(*map(int, event.who.split("/")))
+        self._after_steps(pod.process, int(event.value), pod.kill)
+
+    def _after_steps(self, process: Process | None, steps: int, kill: Callable[[], None]) -> None:
+        if process is None or not process.alive:
+            return
+        if steps == 0:
+            kill()
+        else:
+            process.die_after(steps, kill)
+
+    def _stop_process(self, event: Event) -> None:
+        """SIGSTOP for a while."""
+        process = self._process(event.who)
+        if process is not None and process.alive:
+            self.world.loop.freeze(process)
+            self._later(event.value, lambda: self.world.loop.thaw(process) if process.frozen else None)
+
+    def _process(self, who: str) -> Process | None:
+        kind, number = who.split()
+        if kind == "controller":
+            return self.world.controllers[int(number)].process
+        return self.world.pod(*map(int, number.split("/"))).process
+
+    def _host(self, who: str) -> str:
+        if who == "store":
+            return who
+        kind, number = who.split()
+        if kind == "controller":
+            return self.world.controllers[int(number)].machine.name
+        if kind == "coordinator":
+            return self.world.coordinators[int(number)].machine.name
+        return self.world.pod(*map(int, number.split("/"))).machine.name
+
+    def _reboot(self, event: Event) -> None:
+        self.world.pod(*map(int, event.who.split("/"))).reboot()
+
+    def _clock(self, event: Event) -> None:
+        """The wall clock jumps, and the machine of a NodeManager has slept."""
+        machine = self.world.machines[self._host(event.who)]
+        machine.wall_sec -= 10 * event.value
+        if event.who.startswith("node"):
+            machine.slept_sec += event.value
+
+    def _disk_broken(self, event: Event) -> None:
+        machine = self.world.pod(*map(int, event.who.split("/"))).machine
+        machine.disk_broken = True
+
+        def repair() -> None:
+            machine.disk_broken = False
+
+        self._later(event.value, repair)
+
+    # --- network, store, Coordinators ---
+
+    def _ends(self, event: Event) -> tuple[str, str]:
+        one, other = event.who.split(" - ")
+        return self._host(one), self._host(other)
+
+    def _cut(self, event: Event) -> None:
+        one, other = self._ends(event)
+        pairs = {"both": [(one, other), (other, one)], "there": [(one, other)], "back": [(other, one)]}[event.text]
+        for pair in pairs:
+            self.world.network.cut(*pair)
+            self._later(event.value, partial(self.world.network.heal, *pair))
+
+    def _storm(self, event: Event) -> None:
+        one, other = self._ends(event)
+        for pair in ((one, other), (other, one)):
+            path = self.world.network.between(*pair)
+            fair, path.weather = path.weather, STORM
+            self._later(event.value, partial(setattr, path, "weather", fair))
+
+    def _reset(self, event: Event) -> None:
+        self.world.network.break_calls(*self._ends(event))
+
+    def _store_down(self, event: Event) -> None:
+        self.world.vault.down = True
+
+        def up() -> None:
+            self.world.vault.down = False
+
+        self._later(event.value, up)
+
+    def _coordinator_restart(self, event: Event) -> None:
+        self.world.coordinators[int(event.who)].restart(event.value)
