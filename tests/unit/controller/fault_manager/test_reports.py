@@ -249,6 +249,15 @@ async def test_a_software_fault_of_a_rebuilt_pod_belongs_to_its_newest_instance(
         assert world.status(2).engine_statuses[1] is D
 
 
+async def test_a_software_fault_reaches_a_restored_instance_whose_pods_are_not_back_yet() -> None:
+    async with World(*TWO_PODS) as world:
+        await world.serve()
+        await world.kill()
+        await world.restart(connect=False)
+        await world.manager.report_software_fault(by_rpc(1, D))
+        await world.until(lambda: world.status().engine_statuses[1] is D)
+
+
 async def test_the_epoch_is_raised_above_what_the_fleet_has_seen() -> None:
     async with World(*TWO_PODS) as world:
         pod = world.pod(1)
