@@ -238,9 +238,9 @@ class HardwareDesk:
 
     def _replace(self, adapter: Adapter, snapshot: HardwareSnapshot) -> None:
         """Everything that the adapter said before is replaced, but for what its broken sources said."""
-        node, most = Counter(fault.node for fault in snapshot.faults).most_common(1)[0] if snapshot.faults else ("", 0)
-        if most > MAX_FAULTS_PER_NODE or max(len(snapshot.faults), len(snapshot.sources)) > MAX_FAULTS:
-            raise FtError(Reason.OVERLOADED, _too_many(node))
+        if max(len(snapshot.faults), len(snapshot.sources)) > MAX_FAULTS:
+            raise FtError(Reason.OVERLOADED, f"more than {MAX_FAULTS} faults or sources of one adapter are not kept")
+        snapshot = _gravest(snapshot)
         known_before = {node: adapter.denies(node) for node in {fault.node for fault in snapshot.faults}}
         adapter.replace_sources(snapshot.sources)
         told = {fault.key: fault for fault in snapshot.faults}
@@ -291,6 +291,18 @@ class HardwareDesk:
         adapters = self._adapters.values()
         connected = sum(adapter.connected for adapter in adapters)
         self._observer.hardware(connected, sum(adapter.trouble for adapter in adapters), len(self._held))
+
+
+def _gravest(snapshot: HardwareSnapshot) -> HardwareSnapshot:
+    """Of each node so many as are kept, the gravest first; of a node with more nobody has told everything."""
+    counts: Counter[str] = Counter()
+    kept: list[HardwareFault] = []
+    for fault in sorted(snapshot.faults, key=lambda fault: -fault.level.severity):
+        counts[fault.node] += 1
+        if counts[fault.node] <= MAX_FAULTS_PER_NODE:
+            kept.append(fault)
+    crowded = [SourceState("limit", node, _too_many(node)) for node in counts if counts[node] > MAX_FAULTS_PER_NODE]
+    return replace(snapshot, faults=tuple(kept), sources=(*snapshot.sources, *crowded))
 
 
 def _too_many(node: str) -> str:

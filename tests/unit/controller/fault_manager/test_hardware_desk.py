@@ -279,12 +279,22 @@ async def test_a_node_has_a_limit_that_refuses_the_new_and_takes_every_change_an
     with pytest.raises(FtError) as refused:
         await world.tell(stream, card(1))
     assert refused.value.reason is Reason.OVERLOADED
-    with pytest.raises(FtError):
-        await world.tell(stream, HardwareSnapshot((*full, card(1)), ()))
     assert world.counts == (1, 0, MAX_FAULTS_PER_NODE)
     await world.tell(stream, replace(full[0], level=FaultLevel.L1), HardwareCleared(full[1].key), card(1))
     await world.tell(stream, card(1, "node-b"))
     assert world.counts == (1, 0, MAX_FAULTS_PER_NODE + 1)
+
+
+async def test_of_a_node_with_too_many_faults_the_gravest_are_kept_and_the_rest_shows_as_a_problem() -> None:
+    """No other node's fault is lost for it."""
+    world = World()
+    light = [card(0, code=f"{number:X}A", level=FaultLevel.L1) for number in range(MAX_FAULTS_PER_NODE + 9)]
+    await world.tell(world.attach(), HardwareSnapshot((*light, card(1), card(1, "node-b")), ()))
+    assert len(world.known("node-a")) == MAX_FAULTS_PER_NODE
+    assert card(1) in world.known("node-a")
+    assert world.known("node-b") == [card(1, "node-b")]
+    assert "more than 1024 faults of node node-a" in world.desk.problems(frozenset({"node-a"}))
+    assert world.desk.problems(frozenset({"node-b"})) == ""
 
 
 async def test_an_adapter_has_a_limit_of_sources_too() -> None:
