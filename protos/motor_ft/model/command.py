@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 MAX_LEASE_SEC = 3600.0
 MAX_REQUEST_ID_LENGTH = 128
+MAX_OPERATOR_LENGTH, MAX_REASON_LENGTH = 128, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,17 @@ class Command:
     request_id: str
     epoch: int | None
     generation: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCommand:
+    """What a person orders for one instance, and why; ``expected_generation`` None means any."""
+
+    instance_id: int
+    request_id: str
+    operator: str
+    reason: str
+    expected_generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

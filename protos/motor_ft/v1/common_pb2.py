@@ -25,47 +25,49 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18motor_ft/v1/common.proto\x12\x0bmotor_ft.v1\x1a\x1egoogle/protobuf/duration.proto\"\x94\x01\n\rCommandHeader\x12\x13\n\x0binstance_id\x18\x01 \x01(\x03\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x1d\n\x10\x63ontroller_epoch\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\ngeneration\x18\x04 \x01(\x03H\x01\x88\x01\x01\x42\x13\n\x11_controller_epochB\r\n\x0b_generation\"\xba\x02\n\x11\x45ngineObservation\x12\x0f\n\x07\x64p_rank\x18\x01 \x01(\x05\x12)\n\x06status\x18\x02 \x01(\x0e\x32\x19.motor_ft.v1.EngineStatus\x12&\n\x08\x66t_state\x18\x03 \x01(\x0e\x32\x14.motor_ft.v1.FtState\x12\x12\n\nfault_info\x18\x04 \x01(\t\x12\x1a\n\x12last_ft_request_id\x18\x05 \x01(\t\x12\x10\n\x08\x66t_error\x18\x06 \x01(\t\x12\x0c\n\x04mask\x18\x07 \x03(\x05\x12\x1a\n\x12\x65ngine_incarnation\x18\x08 \x01(\t\x12\x13\n\x0bobservation\x18\t \x01(\x03\x12\x30\n\x07problem\x18\n \x01(\x0e\x32\x1f.motor_ft.v1.ObservationProblem\x12\x0e\n\x06\x64\x65tail\x18\x0b \x01(\t\"\x8a\x01\n\x0bRankOutcome\x12\x0f\n\x07\x64p_rank\x18\x01 \x01(\x05\x12*\n\x07outcome\x18\x02 \x01(\x0e\x32\x19.motor_ft.v1.ApplyOutcome\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x13\n\x0bobservation\x18\x04 \x01(\x03\x12\x19\n\x11\x65ngine_request_id\x18\x05 \x01(\t\"f\n\rScaleDownPlan\x12\x18\n\x10removed_dp_ranks\x18\x01 \x03(\x05\x12(\n\tsurvivors\x18\x02 \x03(\x0b\x32\x15.motor_ft.v1.Survivor\x12\x11\n\tplan_hash\x18\x03 \x01(\t\"7\n\x08Survivor\x12\x0f\n\x07\x64p_rank\x18\x01 \x01(\x05\x12\x1a\n\x12\x65ngine_incarnation\x18\x02 \x01(\t\".\n\x06\x44\x65vice\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x11\n\tdevice_ip\x18\x02 \x01(\t\"\x92\x01\n\x08\x45ndpoint\x12\x0f\n\x07\x64p_rank\x18\x01 \x01(\x05\x12\n\n\x02ip\x18\x02 \x01(\t\x12\x15\n\rbusiness_port\x18\x03 \x01(\x05\x12\x10\n\x08headless\x18\x04 \x01(\x08\x12$\n\x07\x64\x65vices\x18\x05 \x03(\x0b\x32\x13.motor_ft.v1.Device\x12\x1a\n\x12\x65ngine_incarnation\x18\x06 \x01(\t\"\xe5\x01\n\x0c\x46tCapability\x12\x0f\n\x07\x64ialect\x18\x01 \x01(\t\x12\x11\n\tengine_ft\x18\x02 \x01(\x08\x12\x1c\n\x14scale_down_supported\x18\x03 \x01(\x08\x12\x13\n\x0b\x65xternal_lb\x18\x04 \x01(\x08\x12\x15\n\rauto_recovery\x18\x05 \x01(\x08\x12\x0c\n\x04\x65plb\x18\x06 \x01(\x08\x12\x1d\n\x15num_redundant_experts\x18\x07 \x01(\x05\x12:\n\x17\x65ngine_recovery_timeout\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\"_\n\rEndpointState\x12\x0f\n\x07\x64p_rank\x18\x01 \x01(\x05\x12+\n\x06status\x18\x02 \x01(\x0e\x32\x1b.motor_ft.v1.EndpointStatus\x12\x10\n\x08headless\x18\x03 \x01(\x08*\xb6\x01\n\x0c\x45ngineStatus\x12\x1d\n\x19\x45NGINE_STATUS_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45NGINE_STATUS_HEALTHY\x10\x01\x12\x1b\n\x17\x45NGINE_STATUS_UNHEALTHY\x10\x02\x12\x16\n\x12\x45NGINE_STATUS_DEAD\x10\x03\x12\x1c\n\x18\x45NGINE_STATUS_DIAGNOSING\x10\x04\x12\x19\n\x15\x45NGINE_STATUS_UNKNOWN\x10\x05*Q\n\x07\x46tState\x12\x18\n\x14\x46T_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x46T_STATE_RECOVERING\x10\x01\x12\x13\n\x0f\x46T_STATE_FAILED\x10\x02*\xe6\x01\n\x12ObservationProblem\x12#\n\x1fOBSERVATION_PROBLEM_UNSPECIFIED\x10\x00\x12#\n\x1fOBSERVATION_PROBLEM_UNREACHABLE\x10\x01\x12#\n\x1fOBSERVATION_PROBLEM_HTTP_STATUS\x10\x02\x12 \n\x1cOBSERVATION_PROBLEM_PROTOCOL\x10\x03\x12 \n\x1cOBSERVATION_PROBLEM_IDENTITY\x10\x04\x12\x1d\n\x19OBSERVATION_PROBLEM_LOCAL\x10\x05*]\n\x0bInstruction\x12\x1b\n\x17INSTRUCTION_UNSPECIFIED\x10\x00\x12\x1a\n\x16INSTRUCTION_SCALE_DOWN\x10\x01\x12\x15\n\x11INSTRUCTION_RETRY\x10\x02*\x9b\x01\n\x0c\x41pplyOutcome\x12\x1d\n\x19\x41PPLY_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41PPLY_OUTCOME_ACCEPTED\x10\x01\x12\x19\n\x15\x41PPLY_OUTCOME_REFUSED\x10\x02\x12\x19\n\x15\x41PPLY_OUTCOME_UNKNOWN\x10\x03\x12\x1a\n\x16\x41PPLY_OUTCOME_NOT_SENT\x10\x04*\x84\x01\n\x0cProbeOutcome\x12\x1d\n\x19PROBE_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n\x14PROBE_OUTCOME_SERVED\x10\x01\x12\x18\n\x14PROBE_OUTCOME_FAILED\x10\x02\x12!\n\x1dPROBE_OUTCOME_NOT_SERVED_HERE\x10\x03*O\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n\x0cROLE_PREFILL\x10\x01\x12\x0f\n\x0bROLE_DECODE\x10\x02\x12\x0e\n\nROLE_UNION\x10\x03*\x88\x01\n\x0e\x45ndpointStatus\x12\x1f\n\x1b\x45NDPOINT_STATUS_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x45NDPOINT_STATUS_INITIAL\x10\x01\x12\x1a\n\x16\x45NDPOINT_STATUS_NORMAL\x10\x02\x12\x1c\n\x18\x45NDPOINT_STATUS_ABNORMAL\x10\x03*\xa0\x01\n\x0e\x45videnceSource\x12\x1f\n\x1b\x45VIDENCE_SOURCE_UNSPECIFIED\x10\x00\x12 \n\x1c\x45VIDENCE_SOURCE_PROCESS_EXIT\x10\x01\x12#\n\x1f\x45VIDENCE_SOURCE_ENGINE_REPORTED\x10\x02\x12&\n\"EVIDENCE_SOURCE_STATUS_UNREACHABLE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18motor_ft/v1/common.proto\x12\x0bmotor_ft.v1\x1a\x1egoogle/protobuf/duration.proto\"\x94\x01\n\rCommandHeader\x12\x13\n\x0binstance_id\x18\x01 \x01(\x03\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x1d\n\x10\x63ontroller_epoch\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\ngeneration\x18\x04 \x01(\x03H\x01\x88\x01\x01\x42\x13\n\x11_controller_epochB\r\n\x0b_generation\"\x95\x01\n\x0eOperatorHeader\x12\x13\n\x0binstance_id\x18\x01 \x01(\x03\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x10\n\x08operator\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12 \n\x13\x65xpected_generation\x18\x05 \x01(\x03H\x00\x88\x01\x01\x42\x16\n\x14_expected_generation\"\xba\x02\n\x11\x45ngineObservation\x12\x0f\n\x07\x64p_rank\x18\x01 \x01(\x05\x12)\n\x06status\x18\x02 \x01(\x0e\x32\x19.motor_ft.v1.EngineStatus\x12&\n\x08\x66t_state\x18\x03 \x01(\x0e\x32\x14.motor_ft.v1.FtState\x12\x12\n\nfault_info\x18\x04 \x01(\t\x12\x1a\n\x12last_ft_request_id\x18\x05 \x01(\t\x12\x10\n\x08\x66t_error\x18\x06 \x01(\t\x12\x0c\n\x04mask\x18\x07 \x03(\x05\x12\x1a\n\x12\x65ngine_incarnation\x18\x08 \x01(\t\x12\x13\n\x0bobservation\x18\t \x01(\x03\x12\x30\n\x07problem\x18\n \x01(\x0e\x32\x1f.motor_ft.v1.ObservationProblem\x12\x0e\n\x06\x64\x65tail\x18\x0b \x01(\t\"\x8a\x01\n\x0bRankOutcome\x12\x0f\n\x07\x64p_rank\x18\x01 \x01(\x05\x12*\n\x07outcome\x18\x02 \x01(\x0e\x32\x19.motor_ft.v1.ApplyOutcome\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x13\n\x0bobservation\x18\x04 \x01(\x03\x12\x19\n\x11\x65ngine_request_id\x18\x05 \x01(\t\"f\n\rScaleDownPlan\x12\x18\n\x10removed_dp_ranks\x18\x01 \x03(\x05\x12(\n\tsurvivors\x18\x02 \x03(\x0b\x32\x15.motor_ft.v1.Survivor\x12\x11\n\tplan_hash\x18\x03 \x01(\t\"7\n\x08Survivor\x12\x0f\n\x07\x64p_rank\x18\x01 \x01(\x05\x12\x1a\n\x12\x65ngine_incarnation\x18\x02 \x01(\t\".\n\x06\x44\x65vice\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x11\n\tdevice_ip\x18\x02 \x01(\t\"\x92\x01\n\x08\x45ndpoint\x12\x0f\n\x07\x64p_rank\x18\x01 \x01(\x05\x12\n\n\x02ip\x18\x02 \x01(\t\x12\x15\n\rbusiness_port\x18\x03 \x01(\x05\x12\x10\n\x08headless\x18\x04 \x01(\x08\x12$\n\x07\x64\x65vices\x18\x05 \x03(\x0b\x32\x13.motor_ft.v1.Device\x12\x1a\n\x12\x65ngine_incarnation\x18\x06 \x01(\t\"\xe5\x01\n\x0c\x46tCapability\x12\x0f\n\x07\x64ialect\x18\x01 \x01(\t\x12\x11\n\tengine_ft\x18\x02 \x01(\x08\x12\x1c\n\x14scale_down_supported\x18\x03 \x01(\x08\x12\x13\n\x0b\x65xternal_lb\x18\x04 \x01(\x08\x12\x15\n\rauto_recovery\x18\x05 \x01(\x08\x12\x0c\n\x04\x65plb\x18\x06 \x01(\x08\x12\x1d\n\x15num_redundant_experts\x18\x07 \x01(\x05\x12:\n\x17\x65ngine_recovery_timeout\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\"_\n\rEndpointState\x12\x0f\n\x07\x64p_rank\x18\x01 \x01(\x05\x12+\n\x06status\x18\x02 \x01(\x0e\x32\x1b.motor_ft.v1.EndpointStatus\x12\x10\n\x08headless\x18\x03 \x01(\x08*\xb6\x01\n\x0c\x45ngineStatus\x12\x1d\n\x19\x45NGINE_STATUS_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45NGINE_STATUS_HEALTHY\x10\x01\x12\x1b\n\x17\x45NGINE_STATUS_UNHEALTHY\x10\x02\x12\x16\n\x12\x45NGINE_STATUS_DEAD\x10\x03\x12\x1c\n\x18\x45NGINE_STATUS_DIAGNOSING\x10\x04\x12\x19\n\x15\x45NGINE_STATUS_UNKNOWN\x10\x05*Q\n\x07\x46tState\x12\x18\n\x14\x46T_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x46T_STATE_RECOVERING\x10\x01\x12\x13\n\x0f\x46T_STATE_FAILED\x10\x02*\xe6\x01\n\x12ObservationProblem\x12#\n\x1fOBSERVATION_PROBLEM_UNSPECIFIED\x10\x00\x12#\n\x1fOBSERVATION_PROBLEM_UNREACHABLE\x10\x01\x12#\n\x1fOBSERVATION_PROBLEM_HTTP_STATUS\x10\x02\x12 \n\x1cOBSERVATION_PROBLEM_PROTOCOL\x10\x03\x12 \n\x1cOBSERVATION_PROBLEM_IDENTITY\x10\x04\x12\x1d\n\x19OBSERVATION_PROBLEM_LOCAL\x10\x05*]\n\x0bInstruction\x12\x1b\n\x17INSTRUCTION_UNSPECIFIED\x10\x00\x12\x1a\n\x16INSTRUCTION_SCALE_DOWN\x10\x01\x12\x15\n\x11INSTRUCTION_RETRY\x10\x02*\x9b\x01\n\x0c\x41pplyOutcome\x12\x1d\n\x19\x41PPLY_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41PPLY_OUTCOME_ACCEPTED\x10\x01\x12\x19\n\x15\x41PPLY_OUTCOME_REFUSED\x10\x02\x12\x19\n\x15\x41PPLY_OUTCOME_UNKNOWN\x10\x03\x12\x1a\n\x16\x41PPLY_OUTCOME_NOT_SENT\x10\x04*\x84\x01\n\x0cProbeOutcome\x12\x1d\n\x19PROBE_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n\x14PROBE_OUTCOME_SERVED\x10\x01\x12\x18\n\x14PROBE_OUTCOME_FAILED\x10\x02\x12!\n\x1dPROBE_OUTCOME_NOT_SERVED_HERE\x10\x03*O\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n\x0cROLE_PREFILL\x10\x01\x12\x0f\n\x0bROLE_DECODE\x10\x02\x12\x0e\n\nROLE_UNION\x10\x03*\x88\x01\n\x0e\x45ndpointStatus\x12\x1f\n\x1b\x45NDPOINT_STATUS_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x45NDPOINT_STATUS_INITIAL\x10\x01\x12\x1a\n\x16\x45NDPOINT_STATUS_NORMAL\x10\x02\x12\x1c\n\x18\x45NDPOINT_STATUS_ABNORMAL\x10\x03*\xa0\x01\n\x0e\x45videnceSource\x12\x1f\n\x1b\x45VIDENCE_SOURCE_UNSPECIFIED\x10\x00\x12 \n\x1c\x45VIDENCE_SOURCE_PROCESS_EXIT\x10\x01\x12#\n\x1f\x45VIDENCE_SOURCE_ENGINE_REPORTED\x10\x02\x12&\n\"EVIDENCE_SOURCE_STATUS_UNREACHABLE\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'motor_ft.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ENGINESTATUS']._serialized_start=1370
-  _globals['_ENGINESTATUS']._serialized_end=1552
-  _globals['_FTSTATE']._serialized_start=1554
-  _globals['_FTSTATE']._serialized_end=1635
-  _globals['_OBSERVATIONPROBLEM']._serialized_start=1638
-  _globals['_OBSERVATIONPROBLEM']._serialized_end=1868
-  _globals['_INSTRUCTION']._serialized_start=1870
-  _globals['_INSTRUCTION']._serialized_end=1963
-  _globals['_APPLYOUTCOME']._serialized_start=1966
-  _globals['_APPLYOUTCOME']._serialized_end=2121
-  _globals['_PROBEOUTCOME']._serialized_start=2124
-  _globals['_PROBEOUTCOME']._serialized_end=2256
-  _globals['_ROLE']._serialized_start=2258
-  _globals['_ROLE']._serialized_end=2337
-  _globals['_ENDPOINTSTATUS']._serialized_start=2340
-  _globals['_ENDPOINTSTATUS']._serialized_end=2476
-  _globals['_EVIDENCESOURCE']._serialized_start=2479
-  _globals['_EVIDENCESOURCE']._serialized_end=2639
+  _globals['_ENGINESTATUS']._serialized_start=1522
+  _globals['_ENGINESTATUS']._serialized_end=1704
+  _globals['_FTSTATE']._serialized_start=1706
+  _globals['_FTSTATE']._serialized_end=1787
+  _globals['_OBSERVATIONPROBLEM']._serialized_start=1790
+  _globals['_OBSERVATIONPROBLEM']._serialized_end=2020
+  _globals['_INSTRUCTION']._serialized_start=2022
+  _globals['_INSTRUCTION']._serialized_end=2115
+  _globals['_APPLYOUTCOME']._serialized_start=2118
+  _globals['_APPLYOUTCOME']._serialized_end=2273
+  _globals['_PROBEOUTCOME']._serialized_start=2276
+  _globals['_PROBEOUTCOME']._serialized_end=2408
+  _globals['_ROLE']._serialized_start=2410
+  _globals['_ROLE']._serialized_end=2489
+  _globals['_ENDPOINTSTATUS']._serialized_start=2492
+  _globals['_ENDPOINTSTATUS']._serialized_end=2628
+  _globals['_EVIDENCESOURCE']._serialized_start=2631
+  _globals['_EVIDENCESOURCE']._serialized_end=2791
   _globals['_COMMANDHEADER']._serialized_start=74
   _globals['_COMMANDHEADER']._serialized_end=222
-  _globals['_ENGINEOBSERVATION']._serialized_start=225
-  _globals['_ENGINEOBSERVATION']._serialized_end=539
-  _globals['_RANKOUTCOME']._serialized_start=542
-  _globals['_RANKOUTCOME']._serialized_end=680
-  _globals['_SCALEDOWNPLAN']._serialized_start=682
-  _globals['_SCALEDOWNPLAN']._serialized_end=784
-  _globals['_SURVIVOR']._serialized_start=786
-  _globals['_SURVIVOR']._serialized_end=841
-  _globals['_DEVICE']._serialized_start=843
-  _globals['_DEVICE']._serialized_end=889
-  _globals['_ENDPOINT']._serialized_start=892
-  _globals['_ENDPOINT']._serialized_end=1038
-  _globals['_FTCAPABILITY']._serialized_start=1041
-  _globals['_FTCAPABILITY']._serialized_end=1270
-  _globals['_ENDPOINTSTATE']._serialized_start=1272
-  _globals['_ENDPOINTSTATE']._serialized_end=1367
+  _globals['_OPERATORHEADER']._serialized_start=225
+  _globals['_OPERATORHEADER']._serialized_end=374
+  _globals['_ENGINEOBSERVATION']._serialized_start=377
+  _globals['_ENGINEOBSERVATION']._serialized_end=691
+  _globals['_RANKOUTCOME']._serialized_start=694
+  _globals['_RANKOUTCOME']._serialized_end=832
+  _globals['_SCALEDOWNPLAN']._serialized_start=834
+  _globals['_SCALEDOWNPLAN']._serialized_end=936
+  _globals['_SURVIVOR']._serialized_start=938
+  _globals['_SURVIVOR']._serialized_end=993
+  _globals['_DEVICE']._serialized_start=995
+  _globals['_DEVICE']._serialized_end=1041
+  _globals['_ENDPOINT']._serialized_start=1044
+  _globals['_ENDPOINT']._serialized_end=1190
+  _globals['_FTCAPABILITY']._serialized_start=1193
+  _globals['_FTCAPABILITY']._serialized_end=1422
+  _globals['_ENDPOINTSTATE']._serialized_start=1424
+  _globals['_ENDPOINTSTATE']._serialized_end=1519
 # @@protoc_insertion_point(module_scope)

@@ -326,6 +326,48 @@ class CommandHeader(_message.Message):
 Global___CommandHeader: _TypeAlias = CommandHeader  # noqa: Y015
 
 @_typing.final
+class OperatorHeader(_message.Message):
+    """Identity of one action of an operator (protocol.md section 3)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    OPERATOR_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    EXPECTED_GENERATION_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.int
+    """Instance that the action is about; positive."""
+    request_id: _builtins.str
+    """Identity of the action: 1 to 128 printable ASCII characters. The same id with the same request gets the first
+    answer again, with another request it is refused (REQUEST_ID_REUSED). The last 1000 are remembered, in memory.
+    """
+    operator: _builtins.str
+    """Who acts: 1 to 128 characters, shown in the history and in the log."""
+    reason: _builtins.str
+    """Why: 1 to 1000 characters, shown in the history and in the log."""
+    expected_generation: _builtins.int
+    """Refuses the action (STALE_GENERATION) when the instance has another generation by now; absent: any."""
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.int = ...,
+        request_id: _builtins.str = ...,
+        operator: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        expected_generation: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_generation", b"_expected_generation", "expected_generation", b"expected_generation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_generation", b"_expected_generation", "expected_generation", b"expected_generation", "instance_id", b"instance_id", "operator", b"operator", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_generation: _TypeAlias = _typing.Literal["expected_generation"]  # noqa: Y015
+    _WhichOneofArgType__expected_generation: _TypeAlias = _typing.Literal["_expected_generation", b"_expected_generation"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_generation) -> _WhichOneofReturnType__expected_generation | None: ...
+
+Global___OperatorHeader: _TypeAlias = OperatorHeader  # noqa: Y015
+
+@_typing.final
 class EngineObservation(_message.Message):
     """One reading of one engine."""
 

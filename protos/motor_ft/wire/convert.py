@@ -9,7 +9,15 @@ from collections.abc import Iterable
 
 from google.protobuf.duration_pb2 import Duration
 
-from motor_ft.model.command import MAX_REQUEST_ID_LENGTH, Command, ScaleDownPlan, valid_request_id
+from motor_ft.model.command import (
+    MAX_OPERATOR_LENGTH,
+    MAX_REASON_LENGTH,
+    MAX_REQUEST_ID_LENGTH,
+    Command,
+    OperatorCommand,
+    ScaleDownPlan,
+    valid_request_id,
+)
 from motor_ft.model.engine import EngineObservation, EngineStatus, PodEngine, Problem, RankOutcome, RankProbe
 from motor_ft.model.errors import FieldError
 from motor_ft.model.topology import Device, Endpoint, FtCapability, Registration
@@ -69,11 +77,7 @@ def command_to_header(command: Command) -> common_pb2.CommandHeader:
 
 def command_from_header(header: common_pb2.CommandHeader, path: str = "header") -> Command:
     """Read a header. Over gRPC every command is fenced: epoch and generation must be there (protocol.md 3)."""
-    violations = {}
-    if header.instance_id <= 0:
-        violations["instance_id"] = f"must be positive, not {header.instance_id}"
-    if not valid_request_id(header.request_id):
-        violations["request_id"] = f"must be 1 to {MAX_REQUEST_ID_LENGTH} printable ASCII characters"
+    violations = _identity_violations(header)
     if not header.HasField("controller_epoch"):
         violations["controller_epoch"] = "must be present"
     elif header.controller_epoch < 0:
@@ -82,9 +86,36 @@ def command_from_header(header: common_pb2.CommandHeader, path: str = "header") 
         violations["generation"] = "must be present"
     elif header.generation < 0:
         violations["generation"] = f"must not be negative, not {header.generation}"
+    _demand_none(violations, path)
+    return Command(header.instance_id, header.request_id, header.controller_epoch, header.generation)
+
+
+def operator_from_header(header: common_pb2.OperatorHeader, path: str = "header") -> OperatorCommand:
+    """Read who orders what, and why; nobody acts without a name and a reason (protocol.md 3)."""
+    violations = _identity_violations(header)
+    for field, longest in (("operator", MAX_OPERATOR_LENGTH), ("reason", MAX_REASON_LENGTH)):
+        text = getattr(header, field)
+        if not (0 < len(text.strip()) <= len(text) <= longest and text.isprintable()):
+            violations[field] = f"must be 1 to {longest} printable characters"
+    expected = header.expected_generation if header.HasField("expected_generation") else None
+    if expected is not None and expected < 0:
+        violations["expected_generation"] = f"must not be negative, not {expected}"
+    _demand_none(violations, path)
+    return OperatorCommand(header.instance_id, header.request_id, header.operator, header.reason, expected)
+
+
+def _identity_violations(header: common_pb2.CommandHeader | common_pb2.OperatorHeader) -> dict[str, str]:
+    violations = {}
+    if header.instance_id <= 0:
+        violations["instance_id"] = f"must be positive, not {header.instance_id}"
+    if not valid_request_id(header.request_id):
+        violations["request_id"] = f"must be 1 to {MAX_REQUEST_ID_LENGTH} printable ASCII characters"
+    return violations
+
+
+def _demand_none(violations: dict[str, str], path: str) -> None:
     if violations:
         raise FieldError({f"{path}.{field}": what for field, what in violations.items()})
-    return Command(header.instance_id, header.request_id, header.controller_epoch, header.generation)
 
 
 def plan_to_pb(plan: ScaleDownPlan) -> common_pb2.ScaleDownPlan:

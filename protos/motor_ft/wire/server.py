@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from motor_ft.model.errors import FtError
-from motor_ft.v1.common_pb2 import CommandHeader
+from motor_ft.v1.common_pb2 import CommandHeader, OperatorHeader
 from motor_ft.wire.authorizer import Authorizer
 from motor_ft.wire.channel import MAX_MESSAGE_BYTES
 from motor_ft.wire.commands import CommandLedger
@@ -128,9 +128,9 @@ class RpcServer:
         if (policy := self._policies.get(full_name)) is None:
             raise ValueError(f"{full_name} has no policy; give it one in motor_ft.wire.policy")
         header = method.input_type.fields_by_name.get("header")
-        fenced = header is not None and header.message_type is CommandHeader.DESCRIPTOR
-        if policy.command is not fenced or (fenced and self._commands is None):
-            raise ValueError(f"{full_name} needs, for its CommandHeader, policy 'command' and a CommandLedger")
+        commanded = header is not None and header.message_type in (CommandHeader.DESCRIPTOR, OperatorHeader.DESCRIPTOR)
+        if policy.command is not commanded or (commanded and self._commands is None):
+            raise ValueError(f"{full_name} needs, for its header, policy 'command' and a CommandLedger")
         function = getattr(servicer, method.name)
         if not (isasyncgenfunction if method.server_streaming else iscoroutinefunction)(function):
             raise ValueError(f"{full_name} must be an async generator if it streams, else a coroutine function")

@@ -61,7 +61,7 @@ async def test_a_method_without_a_policy_is_refused_at_start() -> None:
 
 
 async def test_a_policy_that_forgets_the_header_is_refused_at_start() -> None:
-    with pytest.raises(ValueError, match=f"{GUARD} needs, for its CommandHeader"):
+    with pytest.raises(ValueError, match=f"{GUARD} needs, for its header"):
         add_node_manager(server(policies={**POLICIES, GUARD: MethodPolicy()}))
 
 

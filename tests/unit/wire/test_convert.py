@@ -8,7 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 from hypothesis import given
 from hypothesis import strategies as st
 
-from motor_ft.model.command import Command, freeze_plan
+from motor_ft.model.command import Command, OperatorCommand, freeze_plan
 from motor_ft.model.engine import (
     ApplyOutcome,
     EngineObservation,
@@ -178,6 +178,46 @@ def test_a_bad_header_names_all_its_fields() -> None:
     with pytest.raises(FieldError) as refused:
         convert.command_from_header(common_pb2.CommandHeader())
     assert len(refused.value.violations) == 4
+
+
+ORDER = OperatorCommand(7, "r-1", "ann", "upgrade of node-3", 4)
+
+
+def operator_header(**changed: object) -> common_pb2.OperatorHeader:
+    """Of ``ORDER``."""
+    fields = {"instance_id": 7, "request_id": "r-1", "operator": "ann", "reason": "upgrade of node-3"}
+    return common_pb2.OperatorHeader(**{**fields, "expected_generation": 4, **changed})  # type: ignore[arg-type]
+
+
+def test_an_operator_may_leave_out_the_generation_and_nothing_else() -> None:
+    assert convert.operator_from_header(operator_header()) == ORDER
+    anyhow = convert.operator_from_header(operator_header(expected_generation=None))
+    assert anyhow == replace(ORDER, expected_generation=None)
+    with pytest.raises(FieldError) as refused:
+        convert.operator_from_header(common_pb2.OperatorHeader())
+    assert list(refused.value.violations) == [
+        f"header.{f}" for f in ("instance_id", "request_id", "operator", "reason")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("instance_id", -1),
+        ("request_id", "é"),
+        ("operator", "  "),
+        ("operator", "a" * 129),
+        ("reason", " "),
+        ("reason", "a" * 1001),
+        ("reason", "two\nlines"),
+        ("expected_generation", -1),
+    ],
+)
+def test_a_bad_operator_header_names_its_field(field: str, value: object) -> None:
+    """Lines cannot be forged in a log or on a terminal."""
+    with pytest.raises(FieldError) as refused:
+        convert.operator_from_header(operator_header(**{field: value}))
+    assert list(refused.value.violations) == [f"header.{field}"]
 
 
 OBSERVATION = convert.observation_to_pb(EngineObservation(0, EngineStatus.DEAD))
