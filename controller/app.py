@@ -17,13 +17,15 @@ from controller.coordinator.http import HttpCoordinator
 from controller.coordinator.pusher import ServingPusher
 from controller.core.ports import Coordinator, Store
 from controller.fault_manager.board import Board
-from controller.fault_manager.environment import Environment, Settings
+from controller.fault_manager.environment import Environment
+from controller.fault_manager.history import Histories
 from controller.fault_manager.manager import FaultManager
 from controller.metrics import ControllerMetrics
 from controller.node_managers import GrpcNodeManagers
 from controller.recoveries import recoveries
 from controller.rpc.controller import ControllerServicer
 from controller.rpc.fault_report import FaultReportServicer
+from controller.rpc.ledger import OrderLedger
 from controller.store.etcd.client import EtcdClient
 from controller.store.etcd.member import Login
 from controller.store.etcd.store import EtcdStore
@@ -59,7 +61,8 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
     async with AsyncExitStack() as stack:
         store = await _open_store(config, on_lost=end)
         stack.push_async_callback(store.close)
-        nodes = GrpcNodeManagers(request_timeout_sec=settings.limits.request_timeout)
+        histories = Histories(clock, str(uuid.uuid4()))
+        nodes = GrpcNodeManagers(request_timeout_sec=settings.limits.request_timeout, clock=clock, recorder=histories)
         stack.push_async_callback(nodes.close)
         publisher = ServingPusher(
             [_coordinator(url, settings.limits.request_timeout) for url in config.coordinators],
@@ -79,6 +82,7 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
             publisher=publisher,
             clock=clock,
             on_stage=metrics.stage,
+            recorder=histories,
         )
         manager = FaultManager(
             Environment(
@@ -89,6 +93,7 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
                 publisher=publisher,
                 strategies=strategies,
                 board=board,
+                histories=histories,
                 observer=metrics,
                 probe=nodes.probe,
                 connect=nodes.connect,
@@ -99,7 +104,10 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         stack.push_async_callback(http.stop)
         metrics_port = await http.start()
         reports = FaultReportServicer(manager, enabled=settings.enable_fault_tolerance)
-        server = _server(config.listen, settings, manager, board, reports, RpcMetrics(registry))
+        instances = ControllerServicer(
+            board, histories, manager, clock=clock, scale_down_disabled=not settings.scale_down_enabled
+        )
+        server = _server(config.listen, manager, reports, instances, RpcMetrics(registry))
         stack.push_async_callback(server.stop, STOP_GRACE_SEC)
         port = await server.start()
         if await _done_before(stop, manager.start()):
@@ -133,19 +141,22 @@ async def _done_before(stop: asyncio.Event, work: Coroutine[None, None, None]) -
 
 def _server(
     listen: str,
-    settings: Settings,
     manager: FaultManager,
-    board: Board,
     reports: FaultReportServicer,
+    instances: ControllerServicer,
     rpc_metrics: RpcMetrics,
 ) -> RpcServer:
     """A server that refuses until the manager leads."""
     server = RpcServer(
-        name="controller", listen=listen, metrics=rpc_metrics, policies=POLICIES, refusal=manager.refusal
+        name="controller",
+        listen=listen,
+        metrics=rpc_metrics,
+        policies=POLICIES,
+        commands=OrderLedger(),
+        refusal=manager.refusal,
     )
     add_reports = fault_report_pb2_grpc.add_FaultReportServiceServicer_to_server
     server.add("motor_ft.v1.FaultReportService", add_reports, reports)
-    instances = ControllerServicer(board, scale_down_disabled=not settings.scale_down_enabled)
     add_instances = controller_pb2_grpc.add_ControllerServiceServicer_to_server
     server.add("motor_ft.v1.ControllerService", add_instances, instances)
     server.set_all_serving(False)

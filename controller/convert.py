@@ -6,6 +6,7 @@ from typing import TypeVar
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from controller.core.gate import GateResult
 from controller.core.phases import Phase
 from controller.core.reports import (
     AdapterHello,
@@ -170,14 +171,20 @@ def software_fault_from_pb(message: fault_report_pb2.ReportSoftwareFaultRequest)
     return SoftwareFault(instance_id, message.pod_ip, port, rank, observation)
 
 
+def timestamp_to_pb(wall: float) -> Timestamp:
+    """Return seconds since the epoch as a Timestamp."""
+    timestamp = Timestamp()
+    timestamp.FromMicroseconds(round(wall * 1_000_000))
+    return timestamp
+
+
+def gate_to_pb(gate: GateResult) -> controller_pb2.Gate:
+    """Return an outcome of the static gate."""
+    return controller_pb2.Gate(allowed=gate.allowed, reason_codes=gate.reasons)
+
+
 def status_to_pb(status: InstanceStatus) -> controller_pb2.Instance:
     """Return what clients see of an instance."""
-    gate, updated = None, None
-    if status.gate is not None:
-        gate = controller_pb2.Gate(allowed=status.gate.allowed, reason_codes=status.gate.reasons)
-    if status.update_time:
-        updated = Timestamp()
-        updated.FromMicroseconds(round(status.update_time * 1_000_000))
     return controller_pb2.Instance(
         instance_id=status.instance_id,
         phase=PHASE.to_pb(status.phase),
@@ -187,7 +194,7 @@ def status_to_pb(status: InstanceStatus) -> controller_pb2.Instance:
         pending_removed_ranks=status.pending_removed_ranks,
         alive_dp_ranks=status.alive_dp_ranks,
         fallback_strategy=status.fallback_strategy,
-        gate=gate,
+        gate=None if status.gate is None else gate_to_pb(status.gate),
         engine_statuses={rank: ENGINE_STATUS.to_pb(seen) for rank, seen in status.engine_statuses.items()},
         serving_published=status.serving_published,
         last_error=status.last_error,
@@ -200,8 +207,9 @@ def status_to_pb(status: InstanceStatus) -> controller_pb2.Instance:
         state=INSTANCE_STATE.to_pb(status.state),
         pods=[_pod_to_pb(pod) for pod in status.pods],
         automation_stopped=status.automation_stopped,
+        automation_paused=status.automation_paused,
         last_decision=status.last_decision,
-        update_time=updated,
+        update_time=timestamp_to_pb(status.update_time) if status.update_time else None,
     )
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import grpc
 
-from controller.core.ports import ApplyOrder, GuardGrant
+from controller.core.history import EventKind
+from controller.core.ports import ApplyOrder, Clock, GuardGrant, Recorder
 from motor_ft.model.command import Command, ScaleDownPlan
 from motor_ft.model.engine import EngineObservation, RankOutcome, RankProbe
 from motor_ft.model.errors import FieldError, FtError, Reason
@@ -43,10 +44,22 @@ class _Peer:
 
 
 class GrpcNodeManagers:
-    """ports.NodeManagers: one channel per address, opened once and kept connected until ``forget``."""
+    """ports.NodeManagers: one channel per address, opened once and kept connected until ``forget``.
 
-    def __init__(self, *, request_timeout_sec: float, watch_silence_sec: float = WATCH_SILENCE_SEC) -> None:
+    What becomes of a command that changes something goes into the history of its instance.
+    """
+
+    def __init__(
+        self,
+        *,
+        request_timeout_sec: float,
+        clock: Clock,
+        recorder: Recorder,
+        watch_silence_sec: float = WATCH_SILENCE_SEC,
+    ) -> None:
         self._timeout = request_timeout_sec
+        self._clock = clock
+        self._recorder = recorder
         self._silence = watch_silence_sec
         self._tasks = Tasks("node managers")
         self._peers: dict[str, _Peer] = {}
@@ -60,11 +73,12 @@ class GrpcNodeManagers:
             lease=duration_to_pb(lease_sec),
             plan=None if plan is None else plan_to_pb(plan),
         )
-        answer = await call(self._peer(address).transaction.Guard, request, timeout=self._timeout)
-        with _answer_of(address, "Guard", Reason.INTERNAL):
-            port = answer.dp_store_port if answer.HasField("dp_store_port") else None
-            demand(port is None or 0 < port < 65536, "dp_store_port", f"must be 1 to 65535, not {port}")
-            return GuardGrant(duration_from_pb(answer.remaining, "remaining"), port)
+        with self._recorded("Guard", address, command):
+            answer = await call(self._peer(address).transaction.Guard, request, timeout=self._timeout)
+            with _answer_of(address, "Guard", Reason.INTERNAL):
+                port = answer.dp_store_port if answer.HasField("dp_store_port") else None
+                demand(port is None or 0 < port < 65536, "dp_store_port", f"must be 1 to 65535, not {port}")
+                return GuardGrant(duration_from_pb(answer.remaining, "remaining"), port)
 
     async def status(self, address: str, command: Command, ranks: Sequence[int]) -> tuple[EngineObservation, ...]:
         request = node_manager_pb2.StatusRequest(header=command_to_header(command), dp_ranks=ranks)
@@ -87,6 +101,12 @@ class GrpcNodeManagers:
             dp_store_port=order.dp_store_port,
             plan_hash=order.plan_hash,
         )
+        with self._recorded(f"Apply({order.instruction})", address, command) as said:
+            outcomes = await self._applied(address, request)
+            said["outcome"] = ", ".join(f"rank {each.rank} {each.outcome} {each.detail}".rstrip() for each in outcomes)
+        return outcomes
+
+    async def _applied(self, address: str, request: node_manager_pb2.ApplyRequest) -> tuple[RankOutcome, ...]:
         try:
             answer = await call(self._peer(address).transaction.Apply, request, timeout=self._timeout)
         except FtError as error:
@@ -97,7 +117,7 @@ class GrpcNodeManagers:
             outcomes = tuple(
                 outcome_from_pb(message, f"outcomes[{index}]") for index, message in enumerate(answer.outcomes)
             )
-            _demand_ranks([outcome.rank for outcome in outcomes], order.ranks, "outcomes")
+            _demand_ranks([outcome.rank for outcome in outcomes], request.dp_ranks, "outcomes")
         return outcomes
 
     async def probe(
@@ -116,11 +136,13 @@ class GrpcNodeManagers:
         request = node_manager_pb2.FinalizeRequest(
             header=command_to_header(command), commit=commit, retired_dp_ranks=retired
         )
-        await call(self._peer(address).transaction.Finalize, request, timeout=self._timeout)
+        with self._recorded("Finalize(commit)" if commit else "Finalize(abort)", address, command):
+            await call(self._peer(address).transaction.Finalize, request, timeout=self._timeout)
 
     async def stop(self, address: str, command: Command, reason: str) -> None:
         request = node_lifecycle_pb2.StopRequest(header=command_to_header(command), reason=reason)
-        await call(self._peer(address).lifecycle.Stop, request, timeout=self._timeout)
+        with self._recorded("Stop", address, command):
+            await call(self._peer(address).lifecycle.Stop, request, timeout=self._timeout)
 
     def recycle(self, address: str, command: Command) -> None:
         self._tasks.spawn(f"recycle {address}", self._recycle(address, command))
@@ -157,6 +179,24 @@ class GrpcNodeManagers:
         for address in list(self._peers):
             await self.forget(address)
         await self._tasks.close()
+
+    @contextmanager
+    def _recorded(self, method: str, address: str, command: Command) -> Iterator[dict[str, str]]:
+        """Whatever comes of a command, and how long that took; ``outcome`` may say more than OK."""
+        started, said = self._clock.now(), {"outcome": "OK"}
+        try:
+            yield said
+        except asyncio.CancelledError:
+            said["outcome"] = "cancelled, perhaps after it was sent"
+            raise
+        except FtError as error:
+            said["outcome"] = str(error)
+            raise
+        finally:
+            said |= {"method": method, "address": address, "request_id": command.request_id}
+            said |= {"generation": str(command.generation), "seconds": f"{self._clock.now() - started:.3f}"}
+            text = f"{method} at {address}: {said['outcome']}"
+            self._recorder.record(command.instance_id, EventKind.COMMAND, text, **said)
 
     def _peer(self, address: str) -> _Peer:
         if address not in self._peers:

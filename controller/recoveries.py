@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from controller.core.case import Builder, Case
 from controller.core.decision import Action
-from controller.core.ports import Clock, NodeManagers, ServingPublisher, Strategy
+from controller.core.history import EventKind
+from controller.core.ports import Clock, NodeManagers, Recorder, ServingPublisher, Strategy
 from controller.fault_manager.environment import Settings
 from controller.strategies.dp_scale_down import DpScaleDownStrategy
 from controller.strategies.fast_recovery import FastRecoveryStrategy
@@ -23,6 +24,7 @@ def recoveries(
     publisher: ServingPublisher,
     clock: Clock,
     on_stage: Callable[[str, float], None],
+    recorder: Recorder,
 ) -> dict[Action, Builder]:
     """Every strategy that is switched on; what is missing here is never decided for."""
     times = ReconfigurationTimes(
@@ -32,6 +34,16 @@ def recoveries(
         assemble_timeout=settings.assemble_timeout,
     )
 
+    def staged(case: Case) -> Callable[[str, float], None]:
+        """What a strategy tells of its stages, for the metrics and for the history of the instance."""
+
+        def stage_done(stage: str, seconds: float) -> None:
+            on_stage(stage, seconds)
+            said = {"stage": stage, "seconds": f"{seconds:.3f}", "request_id": case.spec.request_id}
+            recorder.record(case.spec.instance_id, EventKind.STAGE, f"{stage} after {seconds:.3f} s", **said)
+
+        return stage_done
+
     def transaction(kind: type[TransactionStrategy]) -> Builder:
         return lambda case: kind(
             case.spec,
@@ -40,7 +52,7 @@ def recoveries(
             publisher=publisher,
             runtime=case.runtime,
             clock=clock,
-            on_stage=on_stage,
+            on_stage=staged(case),
         )
 
     def instance_reconfiguration(case: Case) -> Strategy:

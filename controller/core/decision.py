@@ -25,7 +25,7 @@ def _barred(snapshot: Snapshot) -> list[str]:
     bars = {
         f"phase is {snapshot.phase}": snapshot.phase is Phase.RECONFIGURING,
         "automation is stopped": snapshot.automation_stopped,
-        "automation is paused": snapshot.paused,
+        f"automation is paused {snapshot.paused}": bool(snapshot.paused),
         "superseded by a newer instance of the job": snapshot.superseded,
         "the instance was never ready": not snapshot.ready,
     }

@@ -1,11 +1,14 @@
 """What the core and the strategies need from the world; adapters implement these (architecture.md section 2)."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
 from controller.core.errors import Failure
+from controller.core.explain import Explanation
 from controller.core.gate import GateResult
+from controller.core.history import Event, EventKind
 from controller.core.outcome import Outcome
 from controller.core.phases import Phase
 from controller.core.records import IdentityRecord, RuntimeRecord
@@ -20,7 +23,7 @@ from controller.core.reports import (
 )
 from controller.core.serving import ServingEvent, ServingInstance
 from controller.core.status import InstanceStatus
-from motor_ft.model.command import Command, ScaleDownPlan
+from motor_ft.model.command import Command, OperatorCommand, ScaleDownPlan
 from motor_ft.model.engine import EngineObservation, EvidenceSource, Instruction, RankOutcome, RankProbe
 
 
@@ -365,4 +368,53 @@ class Subscription(Protocol):
 
     def close(self) -> None:
         """No more changes."""
+        ...
+
+
+class Recorder(Protocol):
+    """Takes events into the history of an instance."""
+
+    def record(self, instance_id: int, kind: EventKind, text: str, **attributes: object) -> None:
+        """One more event, now; attributes that are None or empty are left out."""
+        ...
+
+
+class Events(Protocol):
+    """Read side of the histories."""
+
+    @property
+    def life(self) -> str:
+        """Name of this Controller's life; sequences compare only within one."""
+        ...
+
+    def page(
+        self,
+        instance_id: int | None,
+        kinds: Collection[EventKind],
+        *,
+        after: int | None,
+        newest_first: bool,
+        size: int,
+    ) -> list[Event]:
+        """The first ``size`` events beyond the sequence ``after``, of one instance or all; raises UNKNOWN_INSTANCE."""
+        ...
+
+
+class Order(StrEnum):
+    """What an operator may order for an instance."""
+
+    PAUSE = "pause automation"
+    RESUME = "resume automation"
+    RECONFIGURE = "reconfigure"
+
+
+class Operations(Protocol):
+    """What operators ask and order. Every method raises UNKNOWN_INSTANCE."""
+
+    def explain(self, instance_id: int) -> Explanation:
+        """The decision that would be taken now; changes nothing."""
+        ...
+
+    async def order(self, order: Order, command: OperatorCommand) -> InstanceStatus:
+        """Carry out an order and return the instance after it; raises STALE_GENERATION, STRATEGY_RUNNING."""
         ...

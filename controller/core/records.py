@@ -33,7 +33,8 @@ class IdentityRecord:
     """Who the instance is: fixed at assembly; ``ready`` and the baselines come at READY.
 
     ``baseline`` are ranks that had faults by then, ``hardware_baseline`` hardware faults that were there;
-    ``hardware_spent`` came later, and what they ask for at their level was done.
+    ``hardware_spent`` came later, and what they ask for at their level was done. ``paused`` says by whom automation is
+    paused and why, empty when it is not: a failover must not surprise who works on the instance.
     """
 
     instance_id: int
@@ -48,3 +49,4 @@ class IdentityRecord:
     baseline: tuple[int, ...] = ()
     hardware_baseline: tuple[FaultKey, ...] = ()
     hardware_spent: tuple[tuple[FaultKey, FaultLevel], ...] = ()
+    paused: str = ""

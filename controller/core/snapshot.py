@@ -33,7 +33,7 @@ class Snapshot:
     ``in_service``: the instance is ACTIVE, all its active ranks have endpoints that are normal. ``enabled`` are the
     strategies that are switched on, ``tried`` those that have started since all active ranks were well. ``missing``
     are pods that are silent, ``stoppable`` those that are there and were not told to stop for the loss of others;
-    ``dissolved``: some were, and have stopped.
+    ``dissolved``: some were, and have stopped. ``paused`` says by whom and why, empty when automation is not.
     """
 
     phase: Phase
@@ -52,7 +52,7 @@ class Snapshot:
     hardware: Correlation = field(default_factory=Correlation)
     enabled: frozenset[Action] = frozenset()
     tried: frozenset[Action] = frozenset()
-    paused: bool = False
+    paused: str = ""
     role: Role = Role.UNION
     missing: frozenset[str] = frozenset()
     stoppable: frozenset[str] = frozenset()

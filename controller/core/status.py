@@ -57,6 +57,7 @@ class InstanceStatus:
     state: InstanceState
     pods: tuple[PodStatus, ...]
     automation_stopped: bool = False
+    automation_paused: bool = False
     last_decision: str = ""
     update_time: float = 0.0
     revision: int = 0

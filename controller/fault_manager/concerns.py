@@ -1,8 +1,9 @@
 """The hardware faults of one instance: told by the desk, mapped to its ranks, correlated with what its engines say."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from controller.core.changes import Change, of_concern
 from controller.core.correlation import (
     Concern,
     Correlation,
@@ -21,9 +22,9 @@ from motor_ft.model.topology import Registration
 
 
 class Concerns:
-    """``hardware.Watcher`` of one instance; ``on_change`` is called after every change of a fault that touches it."""
+    """``hardware.Watcher`` of one instance; ``on_change`` is told every change of a fault that touches it."""
 
-    def __init__(self, desk: HardwareDesk, settings: Settings, on_change: Callable[[], None]) -> None:
+    def __init__(self, desk: HardwareDesk, settings: Settings, on_change: Callable[[Iterator[Change]], None]) -> None:
         self._desk = desk
         self._settings = settings
         self._on_change = on_change
@@ -81,7 +82,7 @@ class Concerns:
         else:
             self.correlation = seen(before, key, self._concern(fault), new=new)
         if self.correlation != before:
-            self._on_change()
+            self._on_change(of_concern(before.concerns.get(key), self.correlation.concerns.get(key)))
 
     def correlate(self, *, active: frozenset[int], unhealthy: frozenset[int], dead: frozenset[int], now: float) -> None:
         """The hardware, or what the engines say, may have changed."""

@@ -14,6 +14,7 @@ from controller.core.reports import Welcome
 from controller.core.transaction import Limits
 from controller.fault_manager import hardware
 from controller.fault_manager.board import Board
+from controller.fault_manager.history import Histories
 from motor_ft.model.command import Command
 from motor_ft.model.engine import RankProbe
 
@@ -114,6 +115,7 @@ class Environment:
     strategies: Mapping[Action, Builder]
     """Those that are switched on; an instance runs at most one."""
     board: Board
+    histories: Histories
     observer: Observer
     probe: Callable[[str, Command, Sequence[int], float], Awaitable[tuple[RankProbe, ...]]]
     """``NodeManagers.probe``."""

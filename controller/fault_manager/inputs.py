@@ -1,10 +1,12 @@
 """What a decision looks at, and what a transaction starts from: frozen facts of an instance."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from controller.core.case import Case
-from controller.core.decision import Action, Snapshot
+from controller.core.decision import Action, Decision, Snapshot
 from controller.core.evidence import survivor_seen_unhealthy
+from controller.core.explain import Facts
 from controller.core.gate import check_gate
 from controller.core.status import InstanceState
 from controller.core.transaction import Spec
@@ -52,6 +54,39 @@ def _enabled(actor: "InstanceActor") -> frozenset[Action]:
         instruction=Instruction.RETRY,
     )
     return frozenset(actor.env.strategies) - (frozenset() if gate.allowed else {Action.FAST_RECOVERY})
+
+
+def facts_of(actor: "InstanceActor", now: float) -> Facts:
+    """For ``explain``."""
+    return Facts(
+        snapshot=snapshot_of(actor, now),
+        evidence=actor.evidence,
+        pods=actor.registrations,
+        recovery_timeout_sec=_recovery_timeout(actor),
+        begin_window_sec=actor.env.settings.limits.begin_window,
+        hardware_problems=actor.hardware.problems,
+        first=_first(actor, now),
+        held=tuple(_held(actor)),
+    )
+
+
+def _first(actor: "InstanceActor", now: float) -> Decision | None:
+    """What comes before any row of the table."""
+    if pods := ", ".join(pod.registration.pod_name for pod in actor.life.unheard(now)):
+        text = f"the Controller has started: it waits for the snapshots of {pods}, at most one heartbeat TTL"
+        return Decision(Action.WAIT, text, "start", actor.life.hold_until)
+    if (due := actor.recovery.due) is not None:
+        return Decision(Action.INSTANCE_RECONFIGURATION, str(due), "due")
+    return None
+
+
+def _held(actor: "InstanceActor") -> Iterator[str]:
+    if not actor.env.store.leads():
+        yield "this Controller does not lead"
+    if not actor.assembled:
+        yield "not all pods of the instance have come and are ready"
+    if actor.recovery.due is None and (fallback := actor.recovery.fallback_due) is not None:
+        yield f"a reconfiguration is due, and held: {fallback}"
 
 
 def case_of(actor: "InstanceActor", runtime: FtRuntime, reason: str) -> Case:

@@ -5,12 +5,14 @@ decides, and starts or reaps a strategy. It sleeps until the next report or the 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from controller.core import assembly
+from controller.core import assembly, changes
+from controller.core.changes import Change
 from controller.core.errors import Failure, FailureCode, defect
 from controller.core.evidence import Evidence, as_baseline, recalled
+from controller.core.history import EventKind
 from controller.core.phases import INTERRUPTED, STABLE, Phase
 from controller.core.ports import Stored
 from controller.core.records import IdentityRecord, RuntimeRecord
@@ -128,6 +130,7 @@ class InstanceActor:
         endpoints = (endpoint for pod in identity.pods for endpoint in pod.endpoints)
         self.evidence = recalled((e for e in endpoints if e.rank in self.active), identity.baseline)
         self.hardware.restore(identity)
+        self.recovery.paused = identity.paused
         self.hardware.follow(self.registrations)
         self.life.restored(now)
         phase = runtime.record.phase
@@ -175,13 +178,15 @@ class InstanceActor:
 
     def report(self, uid: str, report: Report) -> None:
         """Take one report; raises FtError when it is refused."""
-        before = self.recovery.deaths()
+        known, before = self.evidence, self.recovery.deaths()
         take(self, uid, report)
+        self.note(*changes.of_evidence(known, self.evidence))
         self.recovery.tell(before)
         self._correlate()
         self.wake()
 
-    def _hardware_changed(self) -> None:
+    def _hardware_changed(self, happened: Iterator[Change]) -> None:
+        self.note(*happened)
         self._correlate()
         self.wake()
 
@@ -220,10 +225,20 @@ class InstanceActor:
 
     def show(self) -> None:
         """Put the present status on the board."""
-        status = status_of(self)
+        status, before = status_of(self), self.env.board.get(self.instance_id)
         if self.env.board.put(status):
+            self.note(*changes.of_status(before, status))
             self.env.observer.phase(self.instance_id, status.phase)
             self.env.observer.serving(self.instance_id, status.serving_published)
+
+    def note(self, *happened: Change) -> None:
+        """Put events into the history."""
+        for kind, text, attributes in happened:
+            self.env.histories.record(self.instance_id, kind, text, **attributes)
+
+    def alert(self, text: str, **attributes: object) -> None:
+        """Put something that a person should look at into the history, once."""
+        self.env.histories.record_once(self.instance_id, EventKind.ALERT, text, **attributes)
 
     # --- the task ---
 
@@ -262,7 +277,7 @@ class InstanceActor:
         if self.identity is not None and not self.identity.ready:
             await self._become_ready(self.identity)
         if self.runtime is not None and self.identity is not None:
-            await self._settle_baseline(self.identity)
+            await self.settle_identity()
             await self.recovery.settle(self.runtime)
             self.life.watch(now)
             if self.life.settled(now):
@@ -288,12 +303,15 @@ class InstanceActor:
         self.evidence = as_baseline(self.evidence, now)
         self.hardware.follow(self.registrations)
         self.hardware.settle()
-        self._stored.record = self._with_baselines(assembly.identity(self.instance_id, self.registrations))
+        self._stored.record = self._present(assembly.identity(self.instance_id, self.registrations))
 
-    def _with_baselines(self, identity: IdentityRecord) -> IdentityRecord:
-        ranks = tuple(sorted(self.evidence.ignored))
+    def _present(self, identity: IdentityRecord) -> IdentityRecord:
         return replace(
-            identity, baseline=ranks, hardware_baseline=self.hardware.baseline, hardware_spent=self.hardware.spent
+            identity,
+            baseline=tuple(sorted(self.evidence.ignored)),
+            hardware_baseline=self.hardware.baseline,
+            hardware_spent=self.hardware.spent,
+            paused=self.recovery.paused,
         )
 
     async def _become_ready(self, identity: IdentityRecord) -> None:
@@ -310,9 +328,10 @@ class InstanceActor:
         timeout = self.env.settings.limits.request_timeout
         self._tasks.spawn("publish", self.env.publisher.publish(self.instance_id, timeout))
 
-    async def _settle_baseline(self, identity: IdentityRecord) -> None:
-        """A fault of the baseline that has cleared is new when it returns, also for the next Controller."""
-        if (settled := self._with_baselines(identity)) != identity:
+    async def settle_identity(self) -> None:
+        """For the next Controller too, a fault of the baseline that has cleared is new when it returns, and automation
+        is paused or not."""
+        if self.ready and self.identity is not None and (settled := self._present(self.identity)) != self.identity:
             await self._stored.save(settled)
 
     # --- pods ---

@@ -31,6 +31,12 @@ def learn(actor: "InstanceActor", report: EngineFault | EngineHealthy | ProcessD
     now = actor.env.clock.now()
     rank = report.rank if isinstance(report, ProcessDeath) else report.observation.rank
     if rank in actor.committed:
+        if isinstance(report, EngineHealthy):
+            engine = report.observation.incarnation
+            text = (
+                f"removed rank {rank} answers HEALTHY (engine {engine or 'not known'}): something has started it again"
+            )
+            actor.alert(text, rank=rank, engine_incarnation=engine)
         log.debug("report of a removed rank", instance_id=actor.instance_id, rank=rank, report=type(report).__name__)
         return
     match report:
@@ -62,13 +68,17 @@ def take(actor: "InstanceActor", uid: str, report: Report) -> None:
 def _heard(actor: "InstanceActor", uid: str, endpoints: tuple[EndpointState, ...]) -> None:
     pod = actor.pods.all[uid]
     pending = actor.runtime.volatile.pending if actor.runtime else frozenset()
-    check_heartbeat(
-        pod.registration,
-        endpoints,
-        committed=actor.committed,
-        pending=pending,
-        scale_down_enabled=actor.env.settings.scale_down_enabled,
-    )
+    try:
+        check_heartbeat(
+            pod.registration,
+            endpoints,
+            committed=actor.committed,
+            pending=pending,
+            scale_down_enabled=actor.env.settings.scale_down_enabled,
+        )
+    except FtError as error:
+        actor.alert(error.message, pod=pod.registration.pod_name)
+        raise
     actor.pods.update(uid, pod.heard(endpoints, actor.env.clock.now()))
 
 

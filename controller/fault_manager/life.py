@@ -21,7 +21,7 @@ class Life:
         self._settings = actor.env.settings
         self.state = InstanceState.INITIAL
         self.resting = False  # INACTIVE, and not only because this Controller has not heard its pods yet
-        self._hold_until: float | None = None
+        self.hold_until: float | None = None
         self._judged_at = -math.inf
         self._incomplete_since: float | None = None
         self._told: dict[str, str] = {}
@@ -30,22 +30,25 @@ class Life:
     def restored(self, now: float) -> None:
         """The Controller has started again: INACTIVE until the pods are heard, and nobody is missed before the TTL."""
         self.state = InstanceState.INACTIVE
-        self._hold_until = now + self._settings.heartbeat_ttl
+        self.hold_until = now + self._settings.heartbeat_ttl
+
+    def unheard(self, now: float) -> list[PodLiveness]:
+        """After a restart: pods that are needed and whose Snapshot is awaited, for up to one TTL."""
+        if self.hold_until is None or now >= self.hold_until:
+            return []
+        return [pod for pod in self._needed() if not pod.snapshot_seen]
 
     def settled(self, now: float) -> bool:
-        """After a restart: every pod that is needed has sent its Snapshot, or one TTL has passed."""
-        if self._hold_until is None:
-            return True
-        if now >= self._hold_until or all(pod.snapshot_seen for pod in self._needed()):
-            self._hold_until = None
-            return True
-        return False
+        """After a restart: nobody is awaited any more."""
+        if not self.unheard(now):
+            self.hold_until = None
+        return self.hold_until is None
 
     @property
     def judging(self) -> bool:
         """Faults are collected, or engines may be about to notice those of the hardware; something may come of it."""
         actor = self._actor
-        stopped = actor.recovery.automation_stopped or self.dissolved
+        stopped = actor.recovery.automation_stopped or actor.recovery.paused or self.dissolved
         acting = self._settings.scale_down_enabled and not stopped
         awaited = actor.hardware.correlation.hardware_first is not None
         return acting and (awaited or actor.evidence.collecting_since is not None)
@@ -132,8 +135,8 @@ class Life:
         for pod in self._actor.pods.all.values():
             yield pod.there_at + self._settings.heartbeat_ttl
             yield pod.there_at + self._settings.heartbeat_ttl_other
-        if self._hold_until is not None:
-            yield self._hold_until
+        if self.hold_until is not None:
+            yield self.hold_until
         if self._dissolved_at is not None:
             yield self._dissolved_at + self._settings.heartbeat_ttl_other
         if self._incomplete_since is not None:

@@ -4,17 +4,22 @@ import asyncio
 from collections.abc import Sequence
 
 from controller.core import assembly
+from controller.core.explain import Explanation, explain
 from controller.core.phases import Phase
-from controller.core.ports import Loaded, Stored
+from controller.core.ports import Loaded, Order, Stored
 from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.core.reports import AdapterHello, Hello, Report, SoftwareFault, Welcome
 from controller.core.serving import ServingInstance
-from controller.core.status import InstanceState
+from controller.core.status import InstanceState, InstanceStatus
 from controller.fault_manager.environment import Environment
 from controller.fault_manager.hardware import AdapterAttachment, HardwareDesk
+from controller.fault_manager.inputs import facts_of
 from controller.fault_manager.instance import InstanceActor
 from controller.fault_manager.intake import judged
+from controller.fault_manager.orders import obey
 from controller.fault_manager.pods import Send, Session
+from controller.fault_manager.view import status_of
+from motor_ft.model.command import OperatorCommand
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.model.topology import Registration
 from motor_ft.wire.log import get_logger
@@ -60,7 +65,7 @@ class PodAttachment:
 
 
 class FaultManager:
-    """``ports.Reports`` for reporters and ``ports.ServingViews`` for the publisher."""
+    """``ports.Reports`` for reporters, ``ports.Operations`` for operators, ``ports.ServingViews`` for the publisher."""
 
     def __init__(self, env: Environment) -> None:
         self._env = env
@@ -254,6 +259,27 @@ class FaultManager:
             f"no instance has a pod at {fault.pod_ip}:{fault.node_manager_port}; it has to say Hello first",
         )
 
+    # --- ports.Operations ---
+
+    def explain(self, instance_id: int) -> Explanation:
+        """The decision that would be taken now; acts on nothing."""
+        now = self._env.clock.now()
+        return explain(facts_of(self._actor(instance_id), now), now)
+
+    async def order(self, order: Order, command: OperatorCommand) -> InstanceStatus:
+        """Carry out what an operator orders."""
+        if (refusal := self.refusal()) is not None:
+            raise refusal
+        actor = self._actor(command.instance_id)
+        await obey(actor, order, command)
+        actor.show()
+        return status_of(actor)
+
+    def _actor(self, instance_id: int) -> InstanceActor:
+        if (actor := self._actors.get(instance_id)) is None:
+            raise FtError(Reason.UNKNOWN_INSTANCE, f"there is no instance {instance_id} now", instance_id=instance_id)
+        return actor
+
     # --- ports.ServingViews ---
 
     def view(self, instance_id: int) -> ServingInstance | None:
@@ -283,6 +309,7 @@ class FaultManager:
     # --- life of actors ---
 
     def _new_actor(self, instance_id: int) -> InstanceActor:
+        self._env.histories.open(instance_id)
         actor = InstanceActor(
             instance_id,
             self._env,
@@ -312,6 +339,7 @@ class FaultManager:
             self._replaced.pop(next(iter(self._replaced)))
         self._env.observer.forget(actor.instance_id)
         self._env.publisher.update(actor.instance_id)
+        self._env.histories.bury(actor.instance_id)
 
 
 def _replaced(hello: Hello) -> FtError:

@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from controller.core.decision import PASSIVE, Action, Decision, decide, faults_of
+from controller.core.changes import Change, of_decision, of_evidence
+from controller.core.decision import PASSIVE, Action, Decision, Snapshot, decide, faults_of
 from controller.core.errors import Failure, FailureCode
 from controller.core.evidence import forget, is_news, strategy_ended
+from controller.core.history import EventKind
 from controller.core.outcome import Outcome
 from controller.core.phases import STABLE, WINDOW, restored
 from controller.core.ports import StrategyResult
@@ -36,7 +38,8 @@ class Recovery:
         self.tried: frozenset[Action] = frozenset()
         self.fallback_due: Failure | None = None
         self.isolated = False
-        self.paused = False
+        self.ordered: Failure | None = None
+        self.paused = ""
         self.automation_stopped = False
 
     @property
@@ -47,7 +50,7 @@ class Recovery:
     @property
     def held(self) -> bool:
         """The instance may not be forgotten: something is done about it, or a person has to look at it."""
-        return self.strategy is not None or self.paused or self.automation_stopped
+        return self.strategy is not None or bool(self.paused) or self.automation_stopped
 
     def deaths(self) -> Deaths:
         """Ranks that are D, with the strongest source."""
@@ -75,10 +78,16 @@ class Recovery:
     def _take_in(self, name: str, result: StrategyResult, now: float) -> None:
         actor = self._actor
         actor.env.observer.strategy(name, result.outcome)
+        why = f": {result.failure}" if result.failure else ""
+        actor.note(
+            Change(EventKind.STRATEGY, f"{name} {result.outcome}{why}", {"strategy": name, "outcome": result.outcome})
+        )
         actor.evidence = strategy_ended(actor.evidence, now)
+        known = actor.evidence
         for observation in result.learned:
             if is_news(actor.evidence, observation):
                 learn(actor, judged(observation))
+        actor.note(*of_evidence(known, actor.evidence))
         if result.outcome is not Outcome.CANCELLED:
             actor.hardware.carried_out(faults_of(name, actor.hardware.correlation, actor.active) or ())
         if result.outcome is Outcome.SUCCEEDED:
@@ -108,6 +117,12 @@ class Recovery:
         self._actor.env.observer.automation_stopped(instance_id, True)
         log.error("automation stopped, a person has to act", instance_id=instance_id, failure=str(failure))
 
+    def resume(self) -> None:
+        """A person has acted: decisions are taken again."""
+        self.paused = ""
+        self.automation_stopped = False
+        self._actor.env.observer.automation_stopped(self._actor.instance_id, False)
+
     async def settle(self, runtime: FtRuntime) -> None:
         """A transaction that failed, or did not outlive its Controller, leaves its phase behind.
 
@@ -121,15 +136,15 @@ class Recovery:
 
     def decide(self, runtime: FtRuntime, now: float) -> None:
         """Take the decision that is due, and start what it asks for."""
-        if self.fallback_due is not None and self.strategy is None and not self._actor.superseded:
-            failure, self.fallback_due = self.fallback_due, None
-            if not self.automation_stopped:
-                self._reconfigure(runtime, failure)
+        if (due := self.due) is not None:
+            self.ordered = self.fallback_due = None
+            self._reconfigure(runtime, due)
             return
         if self._actor.evidence.collecting_since is None:
             self.tried = frozenset()
-        decision = decide(snapshot_of(self._actor, now), now)
-        self._note(decision)
+        snapshot = snapshot_of(self._actor, now)
+        decision = decide(snapshot, now)
+        self._note(decision, snapshot)
         self._idle_probe.look(now)
         if decision.stop:
             self._runner.stop(decision.reason)
@@ -140,7 +155,15 @@ class Recovery:
             if decision.action is Action.PARTIAL_LOSS:
                 self._actor.life.told(now)
 
-    def _note(self, decision: Decision) -> None:
+    @property
+    def due(self) -> Failure | None:
+        """Why the instance is to be rebuilt now, whatever the evidence: an order, or a fallback that may start."""
+        if self.strategy is not None or self._actor.superseded:
+            return None
+        held = self.automation_stopped or self.paused
+        return self.ordered or (None if held else self.fallback_due)
+
+    def _note(self, decision: Decision, snapshot: Snapshot) -> None:
         last, self.decision = self.decision, decision
         if decision.isolate is not self.isolated:
             self.isolated = decision.isolate
@@ -155,11 +178,15 @@ class Recovery:
             reason=decision.reason,
         )
         self._actor.env.observer.decision(decision.action)
+        self._actor.note(of_decision(decision, snapshot))
 
     def _reconfigure(self, runtime: FtRuntime, failure: Failure) -> None:
         runtime.show(failure=failure)
         self._launch(Action.INSTANCE_RECONFIGURATION, runtime, str(failure))
 
     def _launch(self, action: Action, runtime: FtRuntime, reason: str) -> None:
-        self._runner.start(self._actor.env.strategies[action](case_of(self._actor, runtime, reason)))
+        case = case_of(self._actor, runtime, reason)
+        said = {"strategy": action, "request_id": case.spec.request_id, "generation": case.spec.generation}
+        self._actor.note(Change(EventKind.STRATEGY, f"{action} starts: {reason}", said))
+        self._runner.start(self._actor.env.strategies[action](case))
         self.tried |= {action}

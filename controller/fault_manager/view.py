@@ -41,6 +41,7 @@ def status_of(actor: "InstanceActor") -> InstanceStatus:
         state=actor.life.state,
         pods=tuple(_pod(pod) for pod in actor.pods.all.values()),
         automation_stopped=actor.recovery.automation_stopped,
+        automation_paused=bool(actor.recovery.paused),
         last_decision=_decision(actor),
         update_time=actor.env.clock.wall(),
     )

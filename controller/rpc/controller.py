@@ -1,4 +1,4 @@
-"""ControllerService: what the Controller knows (RFC section 7)."""
+"""ControllerService: what the Controller knows and would decide (RFC section 7), and what operators order."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -8,19 +8,33 @@ from typing import Any
 import grpc
 
 from controller.convert import status_to_pb
-from controller.core.ports import Instances
+from controller.core.history import EventKind
+from controller.core.ports import Clock, Events, Instances, Operations, Order
 from controller.core.status import InstanceState, InstanceStatus
+from controller.rpc.messages import EVENT_KIND, event_to_pb, explanation_to_pb
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.v1 import controller_pb2_grpc
+from motor_ft.v1.common_pb2 import OperatorHeader
 from motor_ft.v1.controller_pb2 import (
+    ExplainRequest,
+    ExplainResponse,
     GetInstanceRequest,
     GetInstanceResponse,
+    Instance,
+    ListEventsRequest,
+    ListEventsResponse,
     ListInstancesRequest,
     ListInstancesResponse,
+    PauseAutomationRequest,
+    PauseAutomationResponse,
+    ReconfigureRequest,
+    ReconfigureResponse,
+    ResumeAutomationRequest,
+    ResumeAutomationResponse,
     WatchInstancesRequest,
     WatchInstancesResponse,
 )
-from motor_ft.wire.convert import demand
+from motor_ft.wire.convert import demand, operator_from_header
 
 PROGRESS_SEC = 3.0
 WATCH_LIMIT = 1000
@@ -31,10 +45,22 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class ControllerServicer(controller_pb2_grpc.ControllerServiceServicer):
-    """Reads only."""
+    """Reads, and passes orders on; that an order is carried out once is the ledger's to see to."""
 
-    def __init__(self, instances: Instances, *, scale_down_disabled: bool, progress_sec: float = PROGRESS_SEC) -> None:
+    def __init__(
+        self,
+        instances: Instances,
+        events: Events,
+        operations: Operations,
+        *,
+        clock: Clock,
+        scale_down_disabled: bool,
+        progress_sec: float = PROGRESS_SEC,
+    ) -> None:
         self._instances = instances
+        self._events = events
+        self._operations = operations
+        self._clock = clock
         self._scale_down_disabled = scale_down_disabled
         self._progress_sec = progress_sec
 
@@ -44,12 +70,8 @@ class ControllerServicer(controller_pb2_grpc.ControllerServiceServicer):
 
     async def ListInstances(self, request: ListInstancesRequest, context: Context) -> ListInstancesResponse:
         """One page; the token is the last id of the page before, so that what comes and goes moves no page."""
-        demand(request.page_size >= 0, "page_size", f"must not be negative, not {request.page_size}")
-        token = request.page_token
-        known = not token or (token.isascii() and token.isdecimal() and len(token) <= MAX_TOKEN_LENGTH)
-        demand(known, "page_token", "is not of an earlier page")
-        size = min(request.page_size or DEFAULT_PAGE, MAX_PAGE)
-        after = int(token or 0)
+        size = _page_size(request)
+        after = _number(request.page_token) if request.page_token else 0
         found = [status for status in self._instances.all() if status.instance_id > after and _asked(status, request)]
         page = found[:size]
         return ListInstancesResponse(
@@ -79,6 +101,45 @@ class ControllerServicer(controller_pb2_grpc.ControllerServiceServicer):
         finally:
             subscription.close()
 
+    async def Explain(self, request: ExplainRequest, context: Context) -> ExplainResponse:
+        """The decision that would be taken now."""
+        return explanation_to_pb(self._operations.explain(request.instance_id))
+
+    async def ListEvents(self, request: ListEventsRequest, context: Context) -> ListEventsResponse:
+        """One page; the token is this Controller's life and the last sequence of the page before."""
+        size = _page_size(request)
+        life, _, position = request.page_token.rpartition("-")
+        expected = self._events.life if request.page_token else ""
+        demand(life == expected, "page_token", "is not of this Controller; begin with the first page")
+        kinds = {EVENT_KIND.from_pb(kind, f"kinds[{index}]") for index, kind in enumerate(request.kinds)}
+        found = self._events.page(
+            request.instance_id if request.HasField("instance_id") else None,
+            kinds or frozenset(EventKind),
+            after=_number(position) if request.page_token else None,
+            newest_first=request.newest_first,
+            size=size + 1,
+        )
+        page, now = found[:size], self._clock.now()
+        return ListEventsResponse(
+            events=[event_to_pb(event, now) for event in page],
+            next_page_token=f"{self._events.life}-{page[-1].sequence}" if len(found) > size else "",
+        )
+
+    async def PauseAutomation(self, request: PauseAutomationRequest, context: Context) -> PauseAutomationResponse:
+        """No more decisions."""
+        return PauseAutomationResponse(instance=await self._order(Order.PAUSE, request.header))
+
+    async def ResumeAutomation(self, request: ResumeAutomationRequest, context: Context) -> ResumeAutomationResponse:
+        """Decisions again."""
+        return ResumeAutomationResponse(instance=await self._order(Order.RESUME, request.header))
+
+    async def Reconfigure(self, request: ReconfigureRequest, context: Context) -> ReconfigureResponse:
+        """Rebuild the instance."""
+        return ReconfigureResponse(instance=await self._order(Order.RECONFIGURE, request.header))
+
+    async def _order(self, order: Order, header: OperatorHeader) -> Instance:
+        return status_to_pb(await self._operations.order(order, operator_from_header(header)))
+
     def _get(self, instance_id: int) -> InstanceStatus:
         status = self._instances.get(instance_id)
         if status is None:
@@ -89,6 +150,17 @@ class ControllerServicer(controller_pb2_grpc.ControllerServiceServicer):
         if wanted is not None:
             return [self._get(wanted)]
         return sorted(self._instances.all(), key=lambda status: status.revision)
+
+
+def _page_size(request: ListInstancesRequest | ListEventsRequest) -> int:
+    demand(request.page_size >= 0, "page_size", f"must not be negative, not {request.page_size}")
+    return min(request.page_size or DEFAULT_PAGE, MAX_PAGE)
+
+
+def _number(token: str) -> int:
+    known = token.isascii() and token.isdecimal() and len(token) <= MAX_TOKEN_LENGTH
+    demand(known, "page_token", "is not of an earlier page")
+    return int(token)
 
 
 def _asked(status: InstanceStatus, request: ListInstancesRequest) -> bool:

@@ -109,6 +109,7 @@ def identity(instance_id: int) -> IdentityRecord:
         ready=True,
         baseline=(1,),
         hardware_baseline=(fault_key("node-a", "Ascend910-3", "0x80E18402"),),
+        paused="by ann: upgrade of node-1",
     )
 
 

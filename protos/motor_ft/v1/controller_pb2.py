@@ -22,11 +22,13 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from motor_ft.v1 import common_pb2 as motor__ft_dot_v1_dot_common__pb2
+from motor_ft.v1 import fault_report_pb2 as motor__ft_dot_v1_dot_fault__report__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmotor_ft/v1/controller.proto\x12\x0bmotor_ft.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18motor_ft/v1/common.proto\"-\n\x04Gate\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x08\x12\x14\n\x0creason_codes\x18\x02 \x03(\t\"\x8d\x01\n\x03Pod\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\x12\n\n\x02ip\x18\x03 \x01(\t\x12\x1c\n\x14node_manager_address\x18\x04 \x01(\t\x12(\n\tendpoints\x18\x05 \x03(\x0b\x32\x15.motor_ft.v1.Endpoint\x12\x11\n\tconnected\x18\x06 \x01(\x08\"\xef\x05\n\x08Instance\x12\x13\n\x0binstance_id\x18\x01 \x01(\x03\x12!\n\x05phase\x18\x02 \x01(\x0e\x32\x12.motor_ft.v1.Phase\x12\x19\n\x11original_dp_ranks\x18\x03 \x03(\x05\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x16\n\x0e\x64\x65\x61\x64_committed\x18\x05 \x03(\x05\x12\x1d\n\x15pending_removed_ranks\x18\x06 \x03(\x05\x12\x16\n\x0e\x61live_dp_ranks\x18\x07 \x03(\x05\x12\x19\n\x11\x66\x61llback_strategy\x18\x08 \x01(\t\x12\x1f\n\x04gate\x18\t \x01(\x0b\x32\x11.motor_ft.v1.Gate\x12\x42\n\x0f\x65ngine_statuses\x18\n \x03(\x0b\x32).motor_ft.v1.Instance.EngineStatusesEntry\x12\x19\n\x11serving_published\x18\x0b \x01(\x08\x12\x12\n\nlast_error\x18\x0c \x01(\t\x12\x11\n\tcan_serve\x18\r \x01(\x08\x12\x12\n\ngeneration\x18\x0e \x01(\x03\x12\x10\n\x08job_name\x18\x0f \x01(\t\x12\x1f\n\x04role\x18\x10 \x01(\x0e\x32\x11.motor_ft.v1.Role\x12\x0f\n\x07\x64p_size\x18\x11 \x01(\x05\x12)\n\x05state\x18\x12 \x01(\x0e\x32\x1a.motor_ft.v1.InstanceState\x12\x1e\n\x04pods\x18\x13 \x03(\x0b\x32\x10.motor_ft.v1.Pod\x12\x1a\n\x12\x61utomation_stopped\x18\x14 \x01(\x08\x12\x15\n\rlast_decision\x18\x15 \x01(\t\x12/\n\x0bupdate_time\x18\x16 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nmodel_name\x18\x17 \x01(\t\x1aP\n\x13\x45ngineStatusesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12(\n\x05value\x18\x02 \x01(\x0e\x32\x19.motor_ft.v1.EngineStatus:\x02\x38\x01\")\n\x12GetInstanceRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\x03\">\n\x13GetInstanceResponse\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.motor_ft.v1.Instance\"e\n\x14ListInstancesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08job_name\x18\x03 \x01(\t\x12\x14\n\x0cshow_deleted\x18\x04 \x01(\x08\"w\n\x15ListInstancesResponse\x12(\n\tinstances\x18\x01 \x03(\x0b\x32\x15.motor_ft.v1.Instance\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x1b\n\x13scale_down_disabled\x18\x03 \x01(\x08\"A\n\x15WatchInstancesRequest\x12\x18\n\x0binstance_id\x18\x01 \x01(\x03H\x00\x88\x01\x01\x42\x0e\n\x0c_instance_id\"n\n\x16WatchInstancesResponse\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.motor_ft.v1.Instance\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x19\n\x11snapshot_complete\x18\x03 \x01(\x08*\xe6\x01\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_DISABLED\x10\x01\x12\x10\n\x0cPHASE_NORMAL\x10\x02\x12\x12\n\x0ePHASE_DECIDING\x10\x03\x12\x1e\n\x1aPHASE_WAITING_ENGINE_FAULT\x10\x04\x12\x16\n\x12PHASE_SCALING_DOWN\x10\x05\x12\x1c\n\x18PHASE_POST_SCALE_CLEANUP\x10\x06\x12\x1d\n\x19PHASE_SCALED_DOWN_RUNNING\x10\x07\x12\x17\n\x13PHASE_RECONFIGURING\x10\x08*\x9f\x01\n\rInstanceState\x12\x1e\n\x1aINSTANCE_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16INSTANCE_STATE_INITIAL\x10\x01\x12\x19\n\x15INSTANCE_STATE_ACTIVE\x10\x02\x12\x1b\n\x17INSTANCE_STATE_INACTIVE\x10\x03\x12\x1a\n\x16INSTANCE_STATE_DELETED\x10\x04\x32\x9a\x02\n\x11\x43ontrollerService\x12P\n\x0bGetInstance\x12\x1f.motor_ft.v1.GetInstanceRequest\x1a .motor_ft.v1.GetInstanceResponse\x12V\n\rListInstances\x12!.motor_ft.v1.ListInstancesRequest\x1a\".motor_ft.v1.ListInstancesResponse\x12[\n\x0eWatchInstances\x12\".motor_ft.v1.WatchInstancesRequest\x1a#.motor_ft.v1.WatchInstancesResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmotor_ft/v1/controller.proto\x12\x0bmotor_ft.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18motor_ft/v1/common.proto\x1a\x1emotor_ft/v1/fault_report.proto\"-\n\x04Gate\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x08\x12\x14\n\x0creason_codes\x18\x02 \x03(\t\"\x8d\x01\n\x03Pod\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\x12\n\n\x02ip\x18\x03 \x01(\t\x12\x1c\n\x14node_manager_address\x18\x04 \x01(\t\x12(\n\tendpoints\x18\x05 \x03(\x0b\x32\x15.motor_ft.v1.Endpoint\x12\x11\n\tconnected\x18\x06 \x01(\x08\"\x8a\x06\n\x08Instance\x12\x13\n\x0binstance_id\x18\x01 \x01(\x03\x12!\n\x05phase\x18\x02 \x01(\x0e\x32\x12.motor_ft.v1.Phase\x12\x19\n\x11original_dp_ranks\x18\x03 \x03(\x05\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x16\n\x0e\x64\x65\x61\x64_committed\x18\x05 \x03(\x05\x12\x1d\n\x15pending_removed_ranks\x18\x06 \x03(\x05\x12\x16\n\x0e\x61live_dp_ranks\x18\x07 \x03(\x05\x12\x19\n\x11\x66\x61llback_strategy\x18\x08 \x01(\t\x12\x1f\n\x04gate\x18\t \x01(\x0b\x32\x11.motor_ft.v1.Gate\x12\x42\n\x0f\x65ngine_statuses\x18\n \x03(\x0b\x32).motor_ft.v1.Instance.EngineStatusesEntry\x12\x19\n\x11serving_published\x18\x0b \x01(\x08\x12\x12\n\nlast_error\x18\x0c \x01(\t\x12\x11\n\tcan_serve\x18\r \x01(\x08\x12\x12\n\ngeneration\x18\x0e \x01(\x03\x12\x10\n\x08job_name\x18\x0f \x01(\t\x12\x1f\n\x04role\x18\x10 \x01(\x0e\x32\x11.motor_ft.v1.Role\x12\x0f\n\x07\x64p_size\x18\x11 \x01(\x05\x12)\n\x05state\x18\x12 \x01(\x0e\x32\x1a.motor_ft.v1.InstanceState\x12\x1e\n\x04pods\x18\x13 \x03(\x0b\x32\x10.motor_ft.v1.Pod\x12\x1a\n\x12\x61utomation_stopped\x18\x14 \x01(\x08\x12\x15\n\rlast_decision\x18\x15 \x01(\t\x12/\n\x0bupdate_time\x18\x16 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nmodel_name\x18\x17 \x01(\t\x12\x19\n\x11\x61utomation_paused\x18\x18 \x01(\x08\x1aP\n\x13\x45ngineStatusesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12(\n\x05value\x18\x02 \x01(\x0e\x32\x19.motor_ft.v1.EngineStatus:\x02\x38\x01\")\n\x12GetInstanceRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\x03\">\n\x13GetInstanceResponse\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.motor_ft.v1.Instance\"e\n\x14ListInstancesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08job_name\x18\x03 \x01(\t\x12\x14\n\x0cshow_deleted\x18\x04 \x01(\x08\"w\n\x15ListInstancesResponse\x12(\n\tinstances\x18\x01 \x03(\x0b\x32\x15.motor_ft.v1.Instance\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x1b\n\x13scale_down_disabled\x18\x03 \x01(\x08\"A\n\x15WatchInstancesRequest\x12\x18\n\x0binstance_id\x18\x01 \x01(\x03H\x00\x88\x01\x01\x42\x0e\n\x0c_instance_id\"n\n\x16WatchInstancesResponse\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.motor_ft.v1.Instance\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x19\n\x11snapshot_complete\x18\x03 \x01(\x08\"%\n\x0e\x45xplainRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\x03\"\xe8\x01\n\x0f\x45xplainResponse\x12\'\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x15.motor_ft.v1.Decision\x12/\n\x08snapshot\x18\x02 \x01(\x0b\x32\x1d.motor_ft.v1.DecisionSnapshot\x12\x1f\n\x04gate\x18\x03 \x01(\x0b\x32\x11.motor_ft.v1.Gate\x12.\n\x0cparticipants\x18\x04 \x03(\x0b\x32\x18.motor_ft.v1.Participant\x12\x18\n\x10topology_problem\x18\x05 \x01(\t\x12\x10\n\x08\x62lockers\x18\x06 \x03(\t\"\x88\x01\n\x08\x44\x65\x63ision\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0b\n\x03row\x18\x03 \x01(\t\x12\x30\n\rlook_again_in\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04stop\x18\x05 \x01(\x08\x12\x0f\n\x07isolate\x18\x06 \x01(\x08\"\xe1\x04\n\x10\x44\x65\x63isionSnapshot\x12!\n\x05phase\x18\x01 \x01(\x0e\x32\x12.motor_ft.v1.Phase\x12\r\n\x05ready\x18\x02 \x01(\x08\x12\x12\n\nin_service\x18\x03 \x01(\x08\x12\x10\n\x08strategy\x18\x04 \x01(\t\x12\x19\n\x11\x61utomation_paused\x18\x05 \x01(\x08\x12\x1a\n\x12\x61utomation_stopped\x18\x06 \x01(\x08\x12\x12\n\nsuperseded\x18\x07 \x01(\x08\x12\x1a\n\x12\x65nabled_strategies\x18\x08 \x03(\t\x12\x1a\n\x12scale_down_enabled\x18\t \x01(\x08\x12\x17\n\x0f\x61\x63tive_dp_ranks\x18\n \x03(\x05\x12(\n\x05ranks\x18\x0b \x03(\x0b\x32\x19.motor_ft.v1.RankEvidence\x12\x31\n\x0e\x63ollecting_for\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x63ollection_left\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x08hardware\x18\x0e \x03(\x0b\x32\x1c.motor_ft.v1.HardwareConcern\x12\x33\n\x10\x63orrelation_left\x18\x0f \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10hardware_noticed\x18\x10 \x01(\x08\x12\x19\n\x11hardware_problems\x18\x11 \x01(\t\x12\x18\n\x10tried_strategies\x18\x12 \x03(\t\x12\x14\n\x0cmissing_pods\x18\x13 \x03(\t\"\x94\x02\n\x0cRankEvidence\x12\x0f\n\x07\x64p_rank\x18\x01 \x01(\x05\x12)\n\x06status\x18\x02 \x01(\x0e\x32\x19.motor_ft.v1.EngineStatus\x12+\n\x06source\x18\x03 \x01(\x0e\x32\x1b.motor_ft.v1.EvidenceSource\x12\x10\n\x08\x62\x61seline\x18\x04 \x01(\x08\x12\x30\n\runhealthy_for\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64\x65\x61\x64_for\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\x12\x65ngine_incarnation\x18\x07 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x08 \x01(\t\"\x99\x01\n\x0fHardwareConcern\x12)\n\x05\x66\x61ult\x18\x01 \x01(\x0b\x32\x1a.motor_ft.v1.HardwareFault\x12&\n\x05level\x18\x02 \x01(\x0e\x32\x17.motor_ft.v1.FaultLevel\x12\x10\n\x08\x64p_ranks\x18\x03 \x03(\x05\x12\x0e\n\x06mapped\x18\x04 \x01(\x08\x12\x11\n\tunhandled\x18\x05 \x01(\x08\"a\n\x0bParticipant\x12\x10\n\x08pod_name\x18\x01 \x01(\t\x12\x1c\n\x14node_manager_address\x18\x02 \x01(\t\x12\x11\n\tsurvivors\x18\x03 \x03(\x05\x12\x0f\n\x07removed\x18\x04 \x03(\x05\"\x9f\x02\n\x05\x45vent\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x13\n\x0binstance_id\x18\x02 \x01(\x03\x12$\n\x04kind\x18\x03 \x01(\x0e\x32\x16.motor_ft.v1.EventKind\x12(\n\x04time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x03\x61ge\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04text\x18\x06 \x01(\t\x12\x36\n\nattributes\x18\x07 \x03(\x0b\x32\".motor_ft.v1.Event.AttributesEntry\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa1\x01\n\x11ListEventsRequest\x12\x18\n\x0binstance_id\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12%\n\x05kinds\x18\x02 \x03(\x0e\x32\x16.motor_ft.v1.EventKind\x12\x14\n\x0cnewest_first\x18\x03 \x01(\x08\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x12\x12\n\npage_token\x18\x05 \x01(\tB\x0e\n\x0c_instance_id\"Q\n\x12ListEventsResponse\x12\"\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x12.motor_ft.v1.Event\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"E\n\x16PauseAutomationRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.motor_ft.v1.OperatorHeader\"B\n\x17PauseAutomationResponse\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.motor_ft.v1.Instance\"F\n\x17ResumeAutomationRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.motor_ft.v1.OperatorHeader\"C\n\x18ResumeAutomationResponse\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.motor_ft.v1.Instance\"A\n\x12ReconfigureRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.motor_ft.v1.OperatorHeader\">\n\x13ReconfigureResponse\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.motor_ft.v1.Instance*\xe6\x01\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_DISABLED\x10\x01\x12\x10\n\x0cPHASE_NORMAL\x10\x02\x12\x12\n\x0ePHASE_DECIDING\x10\x03\x12\x1e\n\x1aPHASE_WAITING_ENGINE_FAULT\x10\x04\x12\x16\n\x12PHASE_SCALING_DOWN\x10\x05\x12\x1c\n\x18PHASE_POST_SCALE_CLEANUP\x10\x06\x12\x1d\n\x19PHASE_SCALED_DOWN_RUNNING\x10\x07\x12\x17\n\x13PHASE_RECONFIGURING\x10\x08*\x9f\x01\n\rInstanceState\x12\x1e\n\x1aINSTANCE_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16INSTANCE_STATE_INITIAL\x10\x01\x12\x19\n\x15INSTANCE_STATE_ACTIVE\x10\x02\x12\x1b\n\x17INSTANCE_STATE_INACTIVE\x10\x03\x12\x1a\n\x16INSTANCE_STATE_DELETED\x10\x04*\xab\x02\n\tEventKind\x12\x1a\n\x16\x45VENT_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45VENT_KIND_EVIDENCE\x10\x01\x12\x17\n\x13\x45VENT_KIND_HARDWARE\x10\x02\x12\x17\n\x13\x45VENT_KIND_DECISION\x10\x03\x12\x17\n\x13\x45VENT_KIND_STRATEGY\x10\x04\x12\x14\n\x10\x45VENT_KIND_PHASE\x10\x05\x12\x14\n\x10\x45VENT_KIND_STAGE\x10\x06\x12\x16\n\x12\x45VENT_KIND_COMMAND\x10\x07\x12\x16\n\x12\x45VENT_KIND_SERVING\x10\x08\x12\x17\n\x13\x45VENT_KIND_OPERATOR\x10\t\x12\x14\n\x10\x45VENT_KIND_ALERT\x10\n\x12\x13\n\x0f\x45VENT_KIND_LIFE\x10\x0b\x32\xc0\x05\n\x11\x43ontrollerService\x12P\n\x0bGetInstance\x12\x1f.motor_ft.v1.GetInstanceRequest\x1a .motor_ft.v1.GetInstanceResponse\x12V\n\rListInstances\x12!.motor_ft.v1.ListInstancesRequest\x1a\".motor_ft.v1.ListInstancesResponse\x12[\n\x0eWatchInstances\x12\".motor_ft.v1.WatchInstancesRequest\x1a#.motor_ft.v1.WatchInstancesResponse0\x01\x12\x44\n\x07\x45xplain\x12\x1b.motor_ft.v1.ExplainRequest\x1a\x1c.motor_ft.v1.ExplainResponse\x12M\n\nListEvents\x12\x1e.motor_ft.v1.ListEventsRequest\x1a\x1f.motor_ft.v1.ListEventsResponse\x12\\\n\x0fPauseAutomation\x12#.motor_ft.v1.PauseAutomationRequest\x1a$.motor_ft.v1.PauseAutomationResponse\x12_\n\x10ResumeAutomation\x12$.motor_ft.v1.ResumeAutomationRequest\x1a%.motor_ft.v1.ResumeAutomationResponse\x12P\n\x0bReconfigure\x12\x1f.motor_ft.v1.ReconfigureRequest\x1a .motor_ft.v1.ReconfigureResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,30 +37,68 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_INSTANCE_ENGINESTATUSESENTRY']._loaded_options = None
   _globals['_INSTANCE_ENGINESTATUSESENTRY']._serialized_options = b'8\001'
-  _globals['_PHASE']._serialized_start=1560
-  _globals['_PHASE']._serialized_end=1790
-  _globals['_INSTANCESTATE']._serialized_start=1793
-  _globals['_INSTANCESTATE']._serialized_end=1952
-  _globals['_GATE']._serialized_start=104
-  _globals['_GATE']._serialized_end=149
-  _globals['_POD']._serialized_start=152
-  _globals['_POD']._serialized_end=293
-  _globals['_INSTANCE']._serialized_start=296
-  _globals['_INSTANCE']._serialized_end=1047
-  _globals['_INSTANCE_ENGINESTATUSESENTRY']._serialized_start=967
-  _globals['_INSTANCE_ENGINESTATUSESENTRY']._serialized_end=1047
-  _globals['_GETINSTANCEREQUEST']._serialized_start=1049
-  _globals['_GETINSTANCEREQUEST']._serialized_end=1090
-  _globals['_GETINSTANCERESPONSE']._serialized_start=1092
-  _globals['_GETINSTANCERESPONSE']._serialized_end=1154
-  _globals['_LISTINSTANCESREQUEST']._serialized_start=1156
-  _globals['_LISTINSTANCESREQUEST']._serialized_end=1257
-  _globals['_LISTINSTANCESRESPONSE']._serialized_start=1259
-  _globals['_LISTINSTANCESRESPONSE']._serialized_end=1378
-  _globals['_WATCHINSTANCESREQUEST']._serialized_start=1380
-  _globals['_WATCHINSTANCESREQUEST']._serialized_end=1445
-  _globals['_WATCHINSTANCESRESPONSE']._serialized_start=1447
-  _globals['_WATCHINSTANCESRESPONSE']._serialized_end=1557
-  _globals['_CONTROLLERSERVICE']._serialized_start=1955
-  _globals['_CONTROLLERSERVICE']._serialized_end=2237
+  _globals['_EVENT_ATTRIBUTESENTRY']._loaded_options = None
+  _globals['_EVENT_ATTRIBUTESENTRY']._serialized_options = b'8\001'
+  _globals['_PHASE']._serialized_start=4158
+  _globals['_PHASE']._serialized_end=4388
+  _globals['_INSTANCESTATE']._serialized_start=4391
+  _globals['_INSTANCESTATE']._serialized_end=4550
+  _globals['_EVENTKIND']._serialized_start=4553
+  _globals['_EVENTKIND']._serialized_end=4852
+  _globals['_GATE']._serialized_start=168
+  _globals['_GATE']._serialized_end=213
+  _globals['_POD']._serialized_start=216
+  _globals['_POD']._serialized_end=357
+  _globals['_INSTANCE']._serialized_start=360
+  _globals['_INSTANCE']._serialized_end=1138
+  _globals['_INSTANCE_ENGINESTATUSESENTRY']._serialized_start=1058
+  _globals['_INSTANCE_ENGINESTATUSESENTRY']._serialized_end=1138
+  _globals['_GETINSTANCEREQUEST']._serialized_start=1140
+  _globals['_GETINSTANCEREQUEST']._serialized_end=1181
+  _globals['_GETINSTANCERESPONSE']._serialized_start=1183
+  _globals['_GETINSTANCERESPONSE']._serialized_end=1245
+  _globals['_LISTINSTANCESREQUEST']._serialized_start=1247
+  _globals['_LISTINSTANCESREQUEST']._serialized_end=1348
+  _globals['_LISTINSTANCESRESPONSE']._serialized_start=1350
+  _globals['_LISTINSTANCESRESPONSE']._serialized_end=1469
+  _globals['_WATCHINSTANCESREQUEST']._serialized_start=1471
+  _globals['_WATCHINSTANCESREQUEST']._serialized_end=1536
+  _globals['_WATCHINSTANCESRESPONSE']._serialized_start=1538
+  _globals['_WATCHINSTANCESRESPONSE']._serialized_end=1648
+  _globals['_EXPLAINREQUEST']._serialized_start=1650
+  _globals['_EXPLAINREQUEST']._serialized_end=1687
+  _globals['_EXPLAINRESPONSE']._serialized_start=1690
+  _globals['_EXPLAINRESPONSE']._serialized_end=1922
+  _globals['_DECISION']._serialized_start=1925
+  _globals['_DECISION']._serialized_end=2061
+  _globals['_DECISIONSNAPSHOT']._serialized_start=2064
+  _globals['_DECISIONSNAPSHOT']._serialized_end=2673
+  _globals['_RANKEVIDENCE']._serialized_start=2676
+  _globals['_RANKEVIDENCE']._serialized_end=2952
+  _globals['_HARDWARECONCERN']._serialized_start=2955
+  _globals['_HARDWARECONCERN']._serialized_end=3108
+  _globals['_PARTICIPANT']._serialized_start=3110
+  _globals['_PARTICIPANT']._serialized_end=3207
+  _globals['_EVENT']._serialized_start=3210
+  _globals['_EVENT']._serialized_end=3497
+  _globals['_EVENT_ATTRIBUTESENTRY']._serialized_start=3448
+  _globals['_EVENT_ATTRIBUTESENTRY']._serialized_end=3497
+  _globals['_LISTEVENTSREQUEST']._serialized_start=3500
+  _globals['_LISTEVENTSREQUEST']._serialized_end=3661
+  _globals['_LISTEVENTSRESPONSE']._serialized_start=3663
+  _globals['_LISTEVENTSRESPONSE']._serialized_end=3744
+  _globals['_PAUSEAUTOMATIONREQUEST']._serialized_start=3746
+  _globals['_PAUSEAUTOMATIONREQUEST']._serialized_end=3815
+  _globals['_PAUSEAUTOMATIONRESPONSE']._serialized_start=3817
+  _globals['_PAUSEAUTOMATIONRESPONSE']._serialized_end=3883
+  _globals['_RESUMEAUTOMATIONREQUEST']._serialized_start=3885
+  _globals['_RESUMEAUTOMATIONREQUEST']._serialized_end=3955
+  _globals['_RESUMEAUTOMATIONRESPONSE']._serialized_start=3957
+  _globals['_RESUMEAUTOMATIONRESPONSE']._serialized_end=4024
+  _globals['_RECONFIGUREREQUEST']._serialized_start=4026
+  _globals['_RECONFIGUREREQUEST']._serialized_end=4091
+  _globals['_RECONFIGURERESPONSE']._serialized_start=4093
+  _globals['_RECONFIGURERESPONSE']._serialized_end=4155
+  _globals['_CONTROLLERSERVICE']._serialized_start=4855
+  _globals['_CONTROLLERSERVICE']._serialized_end=5559
 # @@protoc_insertion_point(module_scope)

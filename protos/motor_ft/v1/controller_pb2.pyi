@@ -5,11 +5,13 @@ What the Controller knows and decides, for clients and operators."""
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from motor_ft.v1 import common_pb2 as _common_pb2
+from motor_ft.v1 import fault_report_pb2 as _fault_report_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -100,6 +102,66 @@ INSTANCE_STATE_INACTIVE: InstanceState.ValueType  # 3
 INSTANCE_STATE_DELETED: InstanceState.ValueType  # 4
 """Given up or replaced."""
 Global___InstanceState: _TypeAlias = InstanceState  # noqa: Y015
+
+class _EventKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EVENT_KIND_UNSPECIFIED: _EventKind.ValueType  # 0
+    """Never sent."""
+    EVENT_KIND_EVIDENCE: _EventKind.ValueType  # 1
+    """A rank became UNHEALTHY or DEAD, or is so no longer."""
+    EVENT_KIND_HARDWARE: _EventKind.ValueType  # 2
+    """A hardware fault that touches the instance is there, has changed, or is over."""
+    EVENT_KIND_DECISION: _EventKind.ValueType  # 3
+    """A decision that differs from the one before."""
+    EVENT_KIND_STRATEGY: _EventKind.ValueType  # 4
+    """A strategy has started or ended."""
+    EVENT_KIND_PHASE: _EventKind.ValueType  # 5
+    """The phase or the generation moved."""
+    EVENT_KIND_STAGE: _EventKind.ValueType  # 6
+    """A stage of a strategy is done; attribute `seconds` is what it took."""
+    EVENT_KIND_COMMAND: _EventKind.ValueType  # 7
+    """A NodeManager answered a command, or did not."""
+    EVENT_KIND_SERVING: _EventKind.ValueType  # 8
+    """The Coordinators hold the serving view, or do no longer."""
+    EVENT_KIND_OPERATOR: _EventKind.ValueType  # 9
+    """An operator acted."""
+    EVENT_KIND_ALERT: _EventKind.ValueType  # 10
+    """Something that a person should look at: a removed rank that answers, automation that has stopped."""
+    EVENT_KIND_LIFE: _EventKind.ValueType  # 11
+    """The instance came, became ACTIVE or INACTIVE, or is gone."""
+
+class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
+    """What an event is about."""
+
+EVENT_KIND_UNSPECIFIED: EventKind.ValueType  # 0
+"""Never sent."""
+EVENT_KIND_EVIDENCE: EventKind.ValueType  # 1
+"""A rank became UNHEALTHY or DEAD, or is so no longer."""
+EVENT_KIND_HARDWARE: EventKind.ValueType  # 2
+"""A hardware fault that touches the instance is there, has changed, or is over."""
+EVENT_KIND_DECISION: EventKind.ValueType  # 3
+"""A decision that differs from the one before."""
+EVENT_KIND_STRATEGY: EventKind.ValueType  # 4
+"""A strategy has started or ended."""
+EVENT_KIND_PHASE: EventKind.ValueType  # 5
+"""The phase or the generation moved."""
+EVENT_KIND_STAGE: EventKind.ValueType  # 6
+"""A stage of a strategy is done; attribute `seconds` is what it took."""
+EVENT_KIND_COMMAND: EventKind.ValueType  # 7
+"""A NodeManager answered a command, or did not."""
+EVENT_KIND_SERVING: EventKind.ValueType  # 8
+"""The Coordinators hold the serving view, or do no longer."""
+EVENT_KIND_OPERATOR: EventKind.ValueType  # 9
+"""An operator acted."""
+EVENT_KIND_ALERT: EventKind.ValueType  # 10
+"""Something that a person should look at: a removed rank that answers, automation that has stopped."""
+EVENT_KIND_LIFE: EventKind.ValueType  # 11
+"""The instance came, became ACTIVE or INACTIVE, or is gone."""
+Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final
 class Gate(_message.Message):
@@ -222,6 +284,7 @@ class Instance(_message.Message):
     LAST_DECISION_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     MODEL_NAME_FIELD_NUMBER: _builtins.int
+    AUTOMATION_PAUSED_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.int
     """Number of the instance."""
     phase: Global___Phase.ValueType
@@ -252,6 +315,8 @@ class Instance(_message.Message):
     """Last decision with its reason, for people."""
     model_name: _builtins.str
     """Model."""
+    automation_paused: _builtins.bool
+    """An operator has paused automation."""
     @_builtins.property
     def original_dp_ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ranks at start."""
@@ -310,10 +375,11 @@ class Instance(_message.Message):
         last_decision: _builtins.str = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         model_name: _builtins.str = ...,
+        automation_paused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["gate", b"gate", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive_dp_ranks", b"alive_dp_ranks", "automation_stopped", b"automation_stopped", "can_serve", b"can_serve", "dead_committed", b"dead_committed", "dp_size", b"dp_size", "engine_statuses", b"engine_statuses", "fallback_strategy", b"fallback_strategy", "gate", b"gate", "generation", b"generation", "instance_id", b"instance_id", "job_name", b"job_name", "last_decision", b"last_decision", "last_error", b"last_error", "model_name", b"model_name", "original_dp_ranks", b"original_dp_ranks", "pending_removed_ranks", b"pending_removed_ranks", "phase", b"phase", "pods", b"pods", "request_id", b"request_id", "role", b"role", "serving_published", b"serving_published", "state", b"state", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive_dp_ranks", b"alive_dp_ranks", "automation_paused", b"automation_paused", "automation_stopped", b"automation_stopped", "can_serve", b"can_serve", "dead_committed", b"dead_committed", "dp_size", b"dp_size", "engine_statuses", b"engine_statuses", "fallback_strategy", b"fallback_strategy", "gate", b"gate", "generation", b"generation", "instance_id", b"instance_id", "job_name", b"job_name", "last_decision", b"last_decision", "last_error", b"last_error", "model_name", b"model_name", "original_dp_ranks", b"original_dp_ranks", "pending_removed_ranks", b"pending_removed_ranks", "phase", b"phase", "pods", b"pods", "request_id", b"request_id", "role", b"role", "serving_published", b"serving_published", "state", b"state", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -486,3 +552,653 @@ class WatchInstancesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchInstancesResponse: _TypeAlias = WatchInstancesResponse  # noqa: Y015
+
+@_typing.final
+class ExplainRequest(_message.Message):
+    """Asks for the decision on one instance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.int
+    """Number of the instance."""
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainRequest: _TypeAlias = ExplainRequest  # noqa: Y015
+
+@_typing.final
+class ExplainResponse(_message.Message):
+    """The decision that would be taken now, and all that it looks at."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISION_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    GATE_FIELD_NUMBER: _builtins.int
+    PARTICIPANTS_FIELD_NUMBER: _builtins.int
+    TOPOLOGY_PROBLEM_FIELD_NUMBER: _builtins.int
+    BLOCKERS_FIELD_NUMBER: _builtins.int
+    topology_problem: _builtins.str
+    """Why the topology does not allow a scale-down; empty when it does."""
+    @_builtins.property
+    def decision(self) -> Global___Decision:
+        """The decision."""
+
+    @_builtins.property
+    def snapshot(self) -> Global___DecisionSnapshot:
+        """What it looks at."""
+
+    @_builtins.property
+    def gate(self) -> Global___Gate:
+        """What the static gate says to removing the ranks that are DEAD now; to a scale-down in general when there is none."""
+
+    @_builtins.property
+    def participants(self) -> _containers.RepeatedCompositeFieldContainer[Global___Participant]:
+        """Who would take part in a scale-down now; empty when the topology does not allow one."""
+
+    @_builtins.property
+    def blockers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Everything that keeps automation from acting, or a scale-down from succeeding."""
+
+    def __init__(
+        self,
+        *,
+        decision: Global___Decision | None = ...,
+        snapshot: Global___DecisionSnapshot | None = ...,
+        gate: Global___Gate | None = ...,
+        participants: _abc.Iterable[Global___Participant] | None = ...,
+        topology_problem: _builtins.str = ...,
+        blockers: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "gate", b"gate", "snapshot", b"snapshot"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blockers", b"blockers", "decision", b"decision", "gate", b"gate", "participants", b"participants", "snapshot", b"snapshot", "topology_problem", b"topology_problem"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
+
+@_typing.final
+class Decision(_message.Message):
+    """A decision."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ROW_FIELD_NUMBER: _builtins.int
+    LOOK_AGAIN_IN_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    ISOLATE_FIELD_NUMBER: _builtins.int
+    action: _builtins.str
+    """`none`, `wait` or the name of a strategy."""
+    reason: _builtins.str
+    """Why, for people."""
+    row: _builtins.str
+    """Row of the decision table that fits first."""
+    stop: _builtins.bool
+    """The strategy that runs is asked to end early; the action comes after it."""
+    isolate: _builtins.bool
+    """The instance is not served while that is so."""
+    @_builtins.property
+    def look_again_in(self) -> _duration_pb2.Duration:
+        """Until the decision changes without new evidence; absent when only new evidence changes it."""
+
+    def __init__(
+        self,
+        *,
+        action: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        row: _builtins.str = ...,
+        look_again_in: _duration_pb2.Duration | None = ...,
+        stop: _builtins.bool = ...,
+        isolate: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["look_again_in", b"look_again_in"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "isolate", b"isolate", "look_again_in", b"look_again_in", "reason", b"reason", "row", b"row", "stop", b"stop"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
+@_typing.final
+class DecisionSnapshot(_message.Message):
+    """What a decision looks at."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PHASE_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    IN_SERVICE_FIELD_NUMBER: _builtins.int
+    STRATEGY_FIELD_NUMBER: _builtins.int
+    AUTOMATION_PAUSED_FIELD_NUMBER: _builtins.int
+    AUTOMATION_STOPPED_FIELD_NUMBER: _builtins.int
+    SUPERSEDED_FIELD_NUMBER: _builtins.int
+    ENABLED_STRATEGIES_FIELD_NUMBER: _builtins.int
+    SCALE_DOWN_ENABLED_FIELD_NUMBER: _builtins.int
+    ACTIVE_DP_RANKS_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    COLLECTING_FOR_FIELD_NUMBER: _builtins.int
+    COLLECTION_LEFT_FIELD_NUMBER: _builtins.int
+    HARDWARE_FIELD_NUMBER: _builtins.int
+    CORRELATION_LEFT_FIELD_NUMBER: _builtins.int
+    HARDWARE_NOTICED_FIELD_NUMBER: _builtins.int
+    HARDWARE_PROBLEMS_FIELD_NUMBER: _builtins.int
+    TRIED_STRATEGIES_FIELD_NUMBER: _builtins.int
+    MISSING_PODS_FIELD_NUMBER: _builtins.int
+    phase: Global___Phase.ValueType
+    """Stored phase; also shown while the feature is off."""
+    ready: _builtins.bool
+    """Every endpoint was normal once."""
+    in_service: _builtins.bool
+    """Every active rank has a normal endpoint now."""
+    strategy: _builtins.str
+    """Strategy that runs; empty when there is none."""
+    automation_paused: _builtins.bool
+    """An operator has paused automation."""
+    automation_stopped: _builtins.bool
+    """Automation has stopped after a failed reconfiguration."""
+    superseded: _builtins.bool
+    """A newer instance of the job is READY."""
+    scale_down_enabled: _builtins.bool
+    """DP scale-down is switched on."""
+    hardware_noticed: _builtins.bool
+    """What engines said inside of the window fits the hardware."""
+    hardware_problems: _builtins.str
+    """Why what is known of the hardware may be incomplete; empty when there is no reason."""
+    @_builtins.property
+    def enabled_strategies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Strategies that are switched on."""
+
+    @_builtins.property
+    def active_dp_ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ranks that are not gone for good."""
+
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankEvidence]:
+        """What is known of each active rank, ascending."""
+
+    @_builtins.property
+    def collecting_for(self) -> _duration_pb2.Duration:
+        """How long faults are being collected; absent when they are not."""
+
+    @_builtins.property
+    def collection_left(self) -> _duration_pb2.Duration:
+        """Until the collection is over; absent when none runs, zero when it is over."""
+
+    @_builtins.property
+    def hardware(self) -> _containers.RepeatedCompositeFieldContainer[Global___HardwareConcern]:
+        """Hardware faults that touch the instance, of any level."""
+
+    @_builtins.property
+    def correlation_left(self) -> _duration_pb2.Duration:
+        """Until the window in which engines may notice the hardware is over; absent when none is open, zero when it is over."""
+
+    @_builtins.property
+    def tried_strategies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Strategies that have started since all active ranks were well."""
+
+    @_builtins.property
+    def missing_pods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """UIDs of pods that are silent while others speak."""
+
+    def __init__(
+        self,
+        *,
+        phase: Global___Phase.ValueType = ...,
+        ready: _builtins.bool = ...,
+        in_service: _builtins.bool = ...,
+        strategy: _builtins.str = ...,
+        automation_paused: _builtins.bool = ...,
+        automation_stopped: _builtins.bool = ...,
+        superseded: _builtins.bool = ...,
+        enabled_strategies: _abc.Iterable[_builtins.str] | None = ...,
+        scale_down_enabled: _builtins.bool = ...,
+        active_dp_ranks: _abc.Iterable[_builtins.int] | None = ...,
+        ranks: _abc.Iterable[Global___RankEvidence] | None = ...,
+        collecting_for: _duration_pb2.Duration | None = ...,
+        collection_left: _duration_pb2.Duration | None = ...,
+        hardware: _abc.Iterable[Global___HardwareConcern] | None = ...,
+        correlation_left: _duration_pb2.Duration | None = ...,
+        hardware_noticed: _builtins.bool = ...,
+        hardware_problems: _builtins.str = ...,
+        tried_strategies: _abc.Iterable[_builtins.str] | None = ...,
+        missing_pods: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["collecting_for", b"collecting_for", "collection_left", b"collection_left", "correlation_left", b"correlation_left"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_dp_ranks", b"active_dp_ranks", "automation_paused", b"automation_paused", "automation_stopped", b"automation_stopped", "collecting_for", b"collecting_for", "collection_left", b"collection_left", "correlation_left", b"correlation_left", "enabled_strategies", b"enabled_strategies", "hardware", b"hardware", "hardware_noticed", b"hardware_noticed", "hardware_problems", b"hardware_problems", "in_service", b"in_service", "missing_pods", b"missing_pods", "phase", b"phase", "ranks", b"ranks", "ready", b"ready", "scale_down_enabled", b"scale_down_enabled", "strategy", b"strategy", "superseded", b"superseded", "tried_strategies", b"tried_strategies"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecisionSnapshot: _TypeAlias = DecisionSnapshot  # noqa: Y015
+
+@_typing.final
+class RankEvidence(_message.Message):
+    """What is known of one rank."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DP_RANK_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    BASELINE_FIELD_NUMBER: _builtins.int
+    UNHEALTHY_FOR_FIELD_NUMBER: _builtins.int
+    DEAD_FOR_FIELD_NUMBER: _builtins.int
+    ENGINE_INCARNATION_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    dp_rank: _builtins.int
+    """DP rank."""
+    status: _common_pb2.EngineStatus.ValueType
+    """Last status seen; unspecified when none."""
+    source: _common_pb2.EvidenceSource.ValueType
+    """Strongest source of DEAD; unspecified when the rank is not DEAD."""
+    baseline: _builtins.bool
+    """The fault was there at READY and starts nothing until it clears and returns."""
+    engine_incarnation: _builtins.str
+    """Incarnation of the engine."""
+    detail: _builtins.str
+    """What the reporter said, for people."""
+    @_builtins.property
+    def unhealthy_for(self) -> _duration_pb2.Duration:
+        """How long ago UNHEALTHY was first seen; absent when it was not."""
+
+    @_builtins.property
+    def dead_for(self) -> _duration_pb2.Duration:
+        """How long ago DEAD was first seen; absent when it was not."""
+
+    def __init__(
+        self,
+        *,
+        dp_rank: _builtins.int = ...,
+        status: _common_pb2.EngineStatus.ValueType = ...,
+        source: _common_pb2.EvidenceSource.ValueType = ...,
+        baseline: _builtins.bool = ...,
+        unhealthy_for: _duration_pb2.Duration | None = ...,
+        dead_for: _duration_pb2.Duration | None = ...,
+        engine_incarnation: _builtins.str = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["dead_for", b"dead_for", "unhealthy_for", b"unhealthy_for"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "dead_for", b"dead_for", "detail", b"detail", "dp_rank", b"dp_rank", "engine_incarnation", b"engine_incarnation", "source", b"source", "status", b"status", "unhealthy_for", b"unhealthy_for"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RankEvidence: _TypeAlias = RankEvidence  # noqa: Y015
+
+@_typing.final
+class HardwareConcern(_message.Message):
+    """One hardware fault as an instance sees it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FAULT_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    DP_RANKS_FIELD_NUMBER: _builtins.int
+    MAPPED_FIELD_NUMBER: _builtins.int
+    UNHANDLED_FIELD_NUMBER: _builtins.int
+    level: _fault_report_pb2.FaultLevel.ValueType
+    """Level after policies."""
+    mapped: _builtins.bool
+    """The ranks can be told."""
+    unhandled: _builtins.bool
+    """It asks for action: L4 or above, not there at READY, and of an active rank or one that cannot be told."""
+    @_builtins.property
+    def fault(self) -> _fault_report_pb2.HardwareFault:
+        """As it was reported."""
+
+    @_builtins.property
+    def dp_ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ranks that it touches; empty when they cannot be told."""
+
+    def __init__(
+        self,
+        *,
+        fault: _fault_report_pb2.HardwareFault | None = ...,
+        level: _fault_report_pb2.FaultLevel.ValueType = ...,
+        dp_ranks: _abc.Iterable[_builtins.int] | None = ...,
+        mapped: _builtins.bool = ...,
+        unhandled: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dp_ranks", b"dp_ranks", "fault", b"fault", "level", b"level", "mapped", b"mapped", "unhandled", b"unhandled"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HardwareConcern: _TypeAlias = HardwareConcern  # noqa: Y015
+
+@_typing.final
+class Participant(_message.Message):
+    """One NodeManager of a transaction."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POD_NAME_FIELD_NUMBER: _builtins.int
+    NODE_MANAGER_ADDRESS_FIELD_NUMBER: _builtins.int
+    SURVIVORS_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    pod_name: _builtins.str
+    """Name of the pod."""
+    node_manager_address: _builtins.str
+    """host:port of its NodeManagerService."""
+    @_builtins.property
+    def survivors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ranks that get status and apply."""
+
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ranks that it retires."""
+
+    def __init__(
+        self,
+        *,
+        pod_name: _builtins.str = ...,
+        node_manager_address: _builtins.str = ...,
+        survivors: _abc.Iterable[_builtins.int] | None = ...,
+        removed: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_manager_address", b"node_manager_address", "pod_name", b"pod_name", "removed", b"removed", "survivors", b"survivors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Participant: _TypeAlias = Participant  # noqa: Y015
+
+@_typing.final
+class Event(_message.Message):
+    """One event in the history of an instance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class AttributesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    """Number of the event, over all instances; ascending within this Controller's life."""
+    instance_id: _builtins.int
+    """Number of the instance."""
+    kind: Global___EventKind.ValueType
+    """What it is about."""
+    text: _builtins.str
+    """For people."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """Wall-clock time of the Controller, for display."""
+
+    @_builtins.property
+    def age(self) -> _duration_pb2.Duration:
+        """How long ago it was when the answer was made, on a clock that never steps."""
+
+    @_builtins.property
+    def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """For programs; the keys depend on the kind."""
+
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        instance_id: _builtins.int = ...,
+        kind: Global___EventKind.ValueType = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        age: _duration_pb2.Duration | None = ...,
+        text: _builtins.str = ...,
+        attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "attributes", b"attributes", "instance_id", b"instance_id", "kind", b"kind", "sequence", b"sequence", "text", b"text", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Event: _TypeAlias = Event  # noqa: Y015
+
+@_typing.final
+class ListEventsRequest(_message.Message):
+    """Lists events."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    KINDS_FIELD_NUMBER: _builtins.int
+    NEWEST_FIRST_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.int
+    """Only this instance; absent for all. Also of the last 100 that are gone."""
+    newest_first: _builtins.bool
+    """The newest first; else the oldest first."""
+    page_size: _builtins.int
+    """Most events to return; 0 means 100, more than 1000 is 1000."""
+    page_token: _builtins.str
+    """From the page before; empty for the first. Stays valid while events come and go."""
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___EventKind.ValueType]:
+        """Only these kinds; none for all."""
+
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.int | None = ...,
+        kinds: _abc.Iterable[Global___EventKind.ValueType] | None = ...,
+        newest_first: _builtins.bool = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_instance_id", b"_instance_id", "instance_id", b"instance_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_instance_id", b"_instance_id", "instance_id", b"instance_id", "kinds", b"kinds", "newest_first", b"newest_first", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__instance_id: _TypeAlias = _typing.Literal["instance_id"]  # noqa: Y015
+    _WhichOneofArgType__instance_id: _TypeAlias = _typing.Literal["_instance_id", b"_instance_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__instance_id) -> _WhichOneofReturnType__instance_id | None: ...
+
+Global___ListEventsRequest: _TypeAlias = ListEventsRequest  # noqa: Y015
+
+@_typing.final
+class ListEventsResponse(_message.Message):
+    """One page of events."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """For the next page; empty on the last."""
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
+        """Events by sequence. Each instance keeps its last 1000; then the oldest of its most frequent kind goes."""
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___Event] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEventsResponse: _TypeAlias = ListEventsResponse  # noqa: Y015
+
+@_typing.final
+class PauseAutomationRequest(_message.Message):
+    """Pauses automation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.OperatorHeader:
+        """Who, what and why."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.OperatorHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseAutomationRequest: _TypeAlias = PauseAutomationRequest  # noqa: Y015
+
+@_typing.final
+class PauseAutomationResponse(_message.Message):
+    """Automation is paused."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def instance(self) -> Global___Instance:
+        """The instance after that."""
+
+    def __init__(
+        self,
+        *,
+        instance: Global___Instance | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseAutomationResponse: _TypeAlias = PauseAutomationResponse  # noqa: Y015
+
+@_typing.final
+class ResumeAutomationRequest(_message.Message):
+    """Resumes automation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.OperatorHeader:
+        """Who, what and why."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.OperatorHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeAutomationRequest: _TypeAlias = ResumeAutomationRequest  # noqa: Y015
+
+@_typing.final
+class ResumeAutomationResponse(_message.Message):
+    """Automation is on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def instance(self) -> Global___Instance:
+        """The instance after that."""
+
+    def __init__(
+        self,
+        *,
+        instance: Global___Instance | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeAutomationResponse: _TypeAlias = ResumeAutomationResponse  # noqa: Y015
+
+@_typing.final
+class ReconfigureRequest(_message.Message):
+    """Rebuilds an instance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.OperatorHeader:
+        """Who, what and why."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.OperatorHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReconfigureRequest: _TypeAlias = ReconfigureRequest  # noqa: Y015
+
+@_typing.final
+class ReconfigureResponse(_message.Message):
+    """The reconfiguration has been ordered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def instance(self) -> Global___Instance:
+        """The instance after that."""
+
+    def __init__(
+        self,
+        *,
+        instance: Global___Instance | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReconfigureResponse: _TypeAlias = ReconfigureResponse  # noqa: Y015

@@ -50,6 +50,31 @@ class ControllerServiceStub(object):
                 request_serializer=motor__ft_dot_v1_dot_controller__pb2.WatchInstancesRequest.SerializeToString,
                 response_deserializer=motor__ft_dot_v1_dot_controller__pb2.WatchInstancesResponse.FromString,
                 _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/motor_ft.v1.ControllerService/Explain',
+                request_serializer=motor__ft_dot_v1_dot_controller__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=motor__ft_dot_v1_dot_controller__pb2.ExplainResponse.FromString,
+                _registered_method=True)
+        self.ListEvents = channel.unary_unary(
+                '/motor_ft.v1.ControllerService/ListEvents',
+                request_serializer=motor__ft_dot_v1_dot_controller__pb2.ListEventsRequest.SerializeToString,
+                response_deserializer=motor__ft_dot_v1_dot_controller__pb2.ListEventsResponse.FromString,
+                _registered_method=True)
+        self.PauseAutomation = channel.unary_unary(
+                '/motor_ft.v1.ControllerService/PauseAutomation',
+                request_serializer=motor__ft_dot_v1_dot_controller__pb2.PauseAutomationRequest.SerializeToString,
+                response_deserializer=motor__ft_dot_v1_dot_controller__pb2.PauseAutomationResponse.FromString,
+                _registered_method=True)
+        self.ResumeAutomation = channel.unary_unary(
+                '/motor_ft.v1.ControllerService/ResumeAutomation',
+                request_serializer=motor__ft_dot_v1_dot_controller__pb2.ResumeAutomationRequest.SerializeToString,
+                response_deserializer=motor__ft_dot_v1_dot_controller__pb2.ResumeAutomationResponse.FromString,
+                _registered_method=True)
+        self.Reconfigure = channel.unary_unary(
+                '/motor_ft.v1.ControllerService/Reconfigure',
+                request_serializer=motor__ft_dot_v1_dot_controller__pb2.ReconfigureRequest.SerializeToString,
+                response_deserializer=motor__ft_dot_v1_dot_controller__pb2.ReconfigureResponse.FromString,
+                _registered_method=True)
 
 
 class ControllerServiceServicer(object):
@@ -77,6 +102,43 @@ class ControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Explain(self, request, context):
+        """Says what would be decided now, why, and what stands in its way. Acts on nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListEvents(self, request, context):
+        """Lists what has happened to instances. Kept in memory: a new Controller begins an empty history.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseAutomation(self, request, context):
+        """Takes no new decisions for an instance until ResumeAutomation; a strategy that runs goes on to its end, and no
+        fallback follows it. Outlives a restart of the Controller. A replacement of the instance is not paused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeAutomation(self, request, context):
+        """Takes decisions again, at once, also where automation has stopped after a failed reconfiguration.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Reconfigure(self, request, context):
+        """Rebuilds an instance, also while automation is paused or has stopped; refused (STRATEGY_RUNNING) while a strategy
+        runs. Answers when the strategy has started.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControllerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +156,31 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     servicer.WatchInstances,
                     request_deserializer=motor__ft_dot_v1_dot_controller__pb2.WatchInstancesRequest.FromString,
                     response_serializer=motor__ft_dot_v1_dot_controller__pb2.WatchInstancesResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=motor__ft_dot_v1_dot_controller__pb2.ExplainRequest.FromString,
+                    response_serializer=motor__ft_dot_v1_dot_controller__pb2.ExplainResponse.SerializeToString,
+            ),
+            'ListEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEvents,
+                    request_deserializer=motor__ft_dot_v1_dot_controller__pb2.ListEventsRequest.FromString,
+                    response_serializer=motor__ft_dot_v1_dot_controller__pb2.ListEventsResponse.SerializeToString,
+            ),
+            'PauseAutomation': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseAutomation,
+                    request_deserializer=motor__ft_dot_v1_dot_controller__pb2.PauseAutomationRequest.FromString,
+                    response_serializer=motor__ft_dot_v1_dot_controller__pb2.PauseAutomationResponse.SerializeToString,
+            ),
+            'ResumeAutomation': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeAutomation,
+                    request_deserializer=motor__ft_dot_v1_dot_controller__pb2.ResumeAutomationRequest.FromString,
+                    response_serializer=motor__ft_dot_v1_dot_controller__pb2.ResumeAutomationResponse.SerializeToString,
+            ),
+            'Reconfigure': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reconfigure,
+                    request_deserializer=motor__ft_dot_v1_dot_controller__pb2.ReconfigureRequest.FromString,
+                    response_serializer=motor__ft_dot_v1_dot_controller__pb2.ReconfigureResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +265,141 @@ class ControllerService(object):
             '/motor_ft.v1.ControllerService/WatchInstances',
             motor__ft_dot_v1_dot_controller__pb2.WatchInstancesRequest.SerializeToString,
             motor__ft_dot_v1_dot_controller__pb2.WatchInstancesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/motor_ft.v1.ControllerService/Explain',
+            motor__ft_dot_v1_dot_controller__pb2.ExplainRequest.SerializeToString,
+            motor__ft_dot_v1_dot_controller__pb2.ExplainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/motor_ft.v1.ControllerService/ListEvents',
+            motor__ft_dot_v1_dot_controller__pb2.ListEventsRequest.SerializeToString,
+            motor__ft_dot_v1_dot_controller__pb2.ListEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseAutomation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/motor_ft.v1.ControllerService/PauseAutomation',
+            motor__ft_dot_v1_dot_controller__pb2.PauseAutomationRequest.SerializeToString,
+            motor__ft_dot_v1_dot_controller__pb2.PauseAutomationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeAutomation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/motor_ft.v1.ControllerService/ResumeAutomation',
+            motor__ft_dot_v1_dot_controller__pb2.ResumeAutomationRequest.SerializeToString,
+            motor__ft_dot_v1_dot_controller__pb2.ResumeAutomationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reconfigure(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/motor_ft.v1.ControllerService/Reconfigure',
+            motor__ft_dot_v1_dot_controller__pb2.ReconfigureRequest.SerializeToString,
+            motor__ft_dot_v1_dot_controller__pb2.ReconfigureResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,20 @@ class ControllerServiceStub:
     """Lists instances by ascending id."""
     WatchInstances: _grpc.UnaryStreamMultiCallable[_controller_pb2.WatchInstancesRequest, _controller_pb2.WatchInstancesResponse]
     """Streams instances: first a snapshot, then ordered changes, and progress every few seconds."""
+    Explain: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ExplainRequest, _controller_pb2.ExplainResponse]
+    """Says what would be decided now, why, and what stands in its way. Acts on nothing."""
+    ListEvents: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ListEventsRequest, _controller_pb2.ListEventsResponse]
+    """Lists what has happened to instances. Kept in memory: a new Controller begins an empty history."""
+    PauseAutomation: _grpc.UnaryUnaryMultiCallable[_controller_pb2.PauseAutomationRequest, _controller_pb2.PauseAutomationResponse]
+    """Takes no new decisions for an instance until ResumeAutomation; a strategy that runs goes on to its end, and no
+    fallback follows it. Outlives a restart of the Controller. A replacement of the instance is not paused.
+    """
+    ResumeAutomation: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ResumeAutomationRequest, _controller_pb2.ResumeAutomationResponse]
+    """Takes decisions again, at once, also where automation has stopped after a failed reconfiguration."""
+    Reconfigure: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ReconfigureRequest, _controller_pb2.ReconfigureResponse]
+    """Rebuilds an instance, also while automation is paused or has stopped; refused (STRATEGY_RUNNING) while a strategy
+    runs. Answers when the strategy has started.
+    """
 
 @_typing.type_check_only
 class ControllerServiceAsyncStub(ControllerServiceStub):
@@ -51,6 +65,20 @@ class ControllerServiceAsyncStub(ControllerServiceStub):
     """Lists instances by ascending id."""
     WatchInstances: _aio.UnaryStreamMultiCallable[_controller_pb2.WatchInstancesRequest, _controller_pb2.WatchInstancesResponse]  # type: ignore[assignment]
     """Streams instances: first a snapshot, then ordered changes, and progress every few seconds."""
+    Explain: _aio.UnaryUnaryMultiCallable[_controller_pb2.ExplainRequest, _controller_pb2.ExplainResponse]  # type: ignore[assignment]
+    """Says what would be decided now, why, and what stands in its way. Acts on nothing."""
+    ListEvents: _aio.UnaryUnaryMultiCallable[_controller_pb2.ListEventsRequest, _controller_pb2.ListEventsResponse]  # type: ignore[assignment]
+    """Lists what has happened to instances. Kept in memory: a new Controller begins an empty history."""
+    PauseAutomation: _aio.UnaryUnaryMultiCallable[_controller_pb2.PauseAutomationRequest, _controller_pb2.PauseAutomationResponse]  # type: ignore[assignment]
+    """Takes no new decisions for an instance until ResumeAutomation; a strategy that runs goes on to its end, and no
+    fallback follows it. Outlives a restart of the Controller. A replacement of the instance is not paused.
+    """
+    ResumeAutomation: _aio.UnaryUnaryMultiCallable[_controller_pb2.ResumeAutomationRequest, _controller_pb2.ResumeAutomationResponse]  # type: ignore[assignment]
+    """Takes decisions again, at once, also where automation has stopped after a failed reconfiguration."""
+    Reconfigure: _aio.UnaryUnaryMultiCallable[_controller_pb2.ReconfigureRequest, _controller_pb2.ReconfigureResponse]  # type: ignore[assignment]
+    """Rebuilds an instance, also while automation is paused or has stopped; refused (STRATEGY_RUNNING) while a strategy
+    runs. Answers when the strategy has started.
+    """
 
 class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by the Controller."""
@@ -78,5 +106,49 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_controller_pb2.WatchInstancesResponse], _abc.AsyncIterator[_controller_pb2.WatchInstancesResponse]]:
         """Streams instances: first a snapshot, then ordered changes, and progress every few seconds."""
+
+    @_abc_1.abstractmethod
+    def Explain(
+        self,
+        request: _controller_pb2.ExplainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.ExplainResponse, _abc.Awaitable[_controller_pb2.ExplainResponse]]:
+        """Says what would be decided now, why, and what stands in its way. Acts on nothing."""
+
+    @_abc_1.abstractmethod
+    def ListEvents(
+        self,
+        request: _controller_pb2.ListEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.ListEventsResponse, _abc.Awaitable[_controller_pb2.ListEventsResponse]]:
+        """Lists what has happened to instances. Kept in memory: a new Controller begins an empty history."""
+
+    @_abc_1.abstractmethod
+    def PauseAutomation(
+        self,
+        request: _controller_pb2.PauseAutomationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.PauseAutomationResponse, _abc.Awaitable[_controller_pb2.PauseAutomationResponse]]:
+        """Takes no new decisions for an instance until ResumeAutomation; a strategy that runs goes on to its end, and no
+        fallback follows it. Outlives a restart of the Controller. A replacement of the instance is not paused.
+        """
+
+    @_abc_1.abstractmethod
+    def ResumeAutomation(
+        self,
+        request: _controller_pb2.ResumeAutomationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.ResumeAutomationResponse, _abc.Awaitable[_controller_pb2.ResumeAutomationResponse]]:
+        """Takes decisions again, at once, also where automation has stopped after a failed reconfiguration."""
+
+    @_abc_1.abstractmethod
+    def Reconfigure(
+        self,
+        request: _controller_pb2.ReconfigureRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.ReconfigureResponse, _abc.Awaitable[_controller_pb2.ReconfigureResponse]]:
+        """Rebuilds an instance, also while automation is paused or has stopped; refused (STRATEGY_RUNNING) while a strategy
+        runs. Answers when the strategy has started.
+        """
 
 def add_ControllerServiceServicer_to_server(servicer: ControllerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

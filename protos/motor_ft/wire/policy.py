@@ -39,6 +39,8 @@ _OPEN = MethodPolicy()
 _FENCED = MethodPolicy(command=True)
 _OWN_NODE_MANAGER = MethodPolicy(authenticated=True)
 _LEADER = MethodPolicy(leader=True)
+_ORDER = MethodPolicy(command=True, dedupe=True, leader=True)
+"""An operator's: by request id, whichever of these methods it was for."""
 
 POLICIES: PolicyTable = {
     "/motor_ft.v1.NodeManagerService/Guard": _FENCED,
@@ -55,6 +57,11 @@ POLICIES: PolicyTable = {
     "/motor_ft.v1.ControllerService/GetInstance": _LEADER,
     "/motor_ft.v1.ControllerService/ListInstances": _LEADER,
     "/motor_ft.v1.ControllerService/WatchInstances": _LEADER,
+    "/motor_ft.v1.ControllerService/Explain": _LEADER,
+    "/motor_ft.v1.ControllerService/ListEvents": _LEADER,
+    "/motor_ft.v1.ControllerService/PauseAutomation": _ORDER,
+    "/motor_ft.v1.ControllerService/ResumeAutomation": _ORDER,
+    "/motor_ft.v1.ControllerService/Reconfigure": _ORDER,
     "/motor_ft.v1.EngineService/GetEngineStatus": _OWN_NODE_MANAGER,
     "/motor_ft.v1.EngineService/WatchEngine": _OWN_NODE_MANAGER,
     "/motor_ft.v1.EngineService/ApplyInstruction": MethodPolicy(command=True, dedupe=True, authenticated=True),

@@ -6,21 +6,31 @@ from contextlib import asynccontextmanager
 import grpc
 from prometheus_client import CollectorRegistry
 
-from controller.core.ports import Instances, Reports
+from controller.core.ports import Reports
+from controller.fault_manager.board import Board
 from controller.rpc.controller import ControllerServicer
 from controller.rpc.fault_report import FaultReportServicer
+from controller.rpc.ledger import OrderLedger
 from motor_ft.model.errors import FtError
 from motor_ft.v1 import controller_pb2_grpc, fault_report_pb2_grpc
 from motor_ft.wire.channel import open_channel
 from motor_ft.wire.metrics import RpcMetrics
 from motor_ft.wire.policy import POLICIES
 from motor_ft.wire.server import RpcServer
+from tests.support.world.world import Controller, LoopClock, World
 
 
 def new_server(refusal: Callable[[], FtError | None] = lambda: None) -> RpcServer:
     """An empty server on any free port."""
     metrics = RpcMetrics(CollectorRegistry())
-    return RpcServer(name="controller", listen="127.0.0.1:0", metrics=metrics, policies=POLICIES, refusal=refusal)
+    return RpcServer(
+        name="controller",
+        listen="127.0.0.1:0",
+        metrics=metrics,
+        policies=POLICIES,
+        commands=OrderLedger(),
+        refusal=refusal,
+    )
 
 
 def add_reports(
@@ -33,11 +43,25 @@ def add_reports(
     return servicer
 
 
-def add_instances(server: RpcServer, instances: Instances, *, progress_sec: float = 60.0) -> None:
-    """Serve ControllerService."""
-    servicer = ControllerServicer(instances, scale_down_disabled=True, progress_sec=progress_sec)
+def add_service(server: RpcServer, controller: Controller, *, progress_sec: float = 60.0) -> None:
+    """Serve ControllerService of a Controller with the feature off."""
+    servicer = ControllerServicer(
+        controller.board,
+        controller.histories,
+        controller.manager,
+        clock=LoopClock(),
+        scale_down_disabled=True,
+        progress_sec=progress_sec,
+    )
     add_to_server = controller_pb2_grpc.add_ControllerServiceServicer_to_server
     server.add("motor_ft.v1.ControllerService", add_to_server, servicer)
+
+
+def add_instances(server: RpcServer, board: Board, *, progress_sec: float = 60.0) -> None:
+    """Serve ControllerService of a Controller of which there is only the board."""
+    controller = World().controller
+    controller.board = board
+    add_service(server, controller, progress_sec=progress_sec)
 
 
 @asynccontextmanager

@@ -48,6 +48,7 @@ def status(instance_id: int, *, job: str = "job", state: InstanceState = Instanc
         state=state,
         pods=(PodStatus("pod-0", "node-0", "10.0.0.1", "10.0.0.1:9000", (Endpoint(0, "10.0.0.1", 8000),), True),),
         automation_stopped=True,
+        automation_paused=True,
         last_decision="dp_scale_down: U+D",
         update_time=1_700_000_000.25,
     )
@@ -115,6 +116,7 @@ async def test_an_instance_shows_everything() -> None:
             }
         ],
         "automation_stopped": True,
+        "automation_paused": True,
         "last_decision": "dp_scale_down: U+D",
         "update_time": "2023-11-14T22:13:20.250Z",
     }

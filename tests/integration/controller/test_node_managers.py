@@ -9,7 +9,9 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
+from controller.core.history import EventKind
 from controller.core.ports import ApplyOrder, GuardGrant
+from controller.fault_manager.history import Histories
 from controller.node_managers import GrpcNodeManagers
 from motor_ft.model.command import Command, freeze_plan
 from motor_ft.model.engine import (
@@ -40,6 +42,7 @@ from motor_ft.wire.convert import (
 from motor_ft.wire.errors import abort
 from tests.support.cut_proxy import CutProxy
 from tests.support.waiting import until
+from tests.support.world.world import LoopClock
 
 COMMAND = Command(instance_id=1, request_id="r-1", epoch=2, generation=3)
 PLAN = freeze_plan(1, 3, frozenset({1}), {0: "first"})
@@ -124,9 +127,19 @@ async def node() -> AsyncIterator[NodeManager]:
 
 
 @pytest.fixture
-async def nodes() -> AsyncIterator[GrpcNodeManagers]:
+def histories() -> Histories:
+    """Where the history of the instance is kept."""
+    histories = Histories(LoopClock(), "life")
+    histories.open(COMMAND.instance_id)
+    return histories
+
+
+@pytest.fixture
+async def nodes(histories: Histories) -> AsyncIterator[GrpcNodeManagers]:
     """The adapter under test."""
-    managers = GrpcNodeManagers(request_timeout_sec=TIMEOUT_SEC, watch_silence_sec=0.3)
+    managers = GrpcNodeManagers(
+        request_timeout_sec=TIMEOUT_SEC, clock=LoopClock(), recorder=histories, watch_silence_sec=0.3
+    )
     yield managers
     await managers.close()
 
@@ -249,6 +262,41 @@ async def test_recycle_tells_once_and_neither_waits_nor_raises(
     await nodes.finalize(node.address, COMMAND, commit=False, retired=())
     stop, _ = node.requests
     assert command_from_header(stop.header) == COMMAND
+
+
+async def test_what_becomes_of_a_command_is_told_in_the_history(
+    node: NodeManager, nodes: GrpcNodeManagers, histories: Histories
+) -> None:
+    """Answered, answered for each rank, refused, and given up by ourselves."""
+    node.answer = node_manager_pb2.GuardResponse
+    await nodes.guard(node.address, COMMAND, 60.0, PLAN)
+    outcomes = (RankOutcome(0, ApplyOutcome.ACCEPTED), RankOutcome(2, ApplyOutcome.REFUSED, "busy"))
+    node.answer = lambda: node_manager_pb2.ApplyResponse(outcomes=map(outcome_to_pb, outcomes))
+    await nodes.apply(node.address, COMMAND, ORDER)
+    node.answer = lambda: FtError(Reason.STALE_REQUEST_ID, "another id")
+    with pytest.raises(FtError):
+        await nodes.finalize(node.address, COMMAND, commit=True, retired=(1,))
+    node.answer = lambda: None
+    given_up = asyncio.create_task(nodes.stop(node.address, COMMAND, "rebuilt"))
+    await until(lambda: len(node.requests) == 4)
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    told = histories.page(1, [EventKind.COMMAND], after=None, newest_first=False, size=10)
+    assert [event.text for event in told] == [
+        f"Guard at {node.address}: OK",
+        f"Apply(scale_down) at {node.address}: rank 0 accepted, rank 2 refused busy",
+        f"Finalize(commit) at {node.address}: STALE_REQUEST_ID: another id",
+        f"Stop at {node.address}: cancelled, perhaps after it was sent",
+    ]
+    said = dict(told[0].attributes)
+    assert float(said.pop("seconds")) >= 0
+    assert said == {
+        "method": "Guard",
+        "address": node.address,
+        "outcome": "OK",
+        "request_id": COMMAND.request_id,
+        "generation": "3",
+    }
 
 
 async def test_nobody_there_is_an_error_that_says_who(nodes: GrpcNodeManagers) -> None:

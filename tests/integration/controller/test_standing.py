@@ -29,6 +29,9 @@ async def test_calls_are_refused_with_the_leaders_address_and_when_to_come_again
         calls: list[Awaitable[object]] = [
             instances.ListInstances(controller_pb2.ListInstancesRequest(), timeout=5),
             reports.ReportSoftwareFault(fault_report_pb2.ReportSoftwareFaultRequest(), timeout=5),
+            instances.Explain(controller_pb2.ExplainRequest(instance_id=1), timeout=5),
+            instances.ListEvents(controller_pb2.ListEventsRequest(), timeout=5),
+            instances.Reconfigure(controller_pb2.ReconfigureRequest(), timeout=5),
             instances.WatchInstances(controller_pb2.WatchInstancesRequest(), timeout=5).read(),
         ]
         for call in calls:

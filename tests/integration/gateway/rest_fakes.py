@@ -3,13 +3,14 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Never
 
 import aiohttp
 import grpc
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from controller.rpc.ledger import OrderLedger
 from gateway.metrics import RestMetrics
 from gateway.rest.controller import controller_routes
 from gateway.rest.controller_client import ControllerClient
@@ -61,7 +62,26 @@ class FakeNode:
         self._record("finalize", command, commit, retired)
 
 
-class FakeController(controller_pb2_grpc.ControllerServiceServicer, fault_report_pb2_grpc.FaultReportServiceServicer):
+class Unasked(controller_pb2_grpc.ControllerServiceServicer):
+    """What REST never asks a Controller."""
+
+    async def Explain(self, request: object, context: object) -> Never:
+        raise NotImplementedError
+
+    async def ListEvents(self, request: object, context: object) -> Never:
+        raise NotImplementedError
+
+    async def PauseAutomation(self, request: object, context: object) -> Never:
+        raise NotImplementedError
+
+    async def ResumeAutomation(self, request: object, context: object) -> Never:
+        raise NotImplementedError
+
+    async def Reconfigure(self, request: object, context: object) -> Never:
+        raise NotImplementedError
+
+
+class FakeController(Unasked, fault_report_pb2_grpc.FaultReportServiceServicer):
     """A Controller with these instances."""
 
     def __init__(self) -> None:
@@ -148,7 +168,11 @@ async def serve_rest(routes: list[web.RouteDef]) -> AsyncIterator[Rest]:
 async def serve_controller(controller: FakeController) -> AsyncIterator[str]:
     """Serve a Controller on a free port; gives its address."""
     server = RpcServer(
-        name="controller", listen="127.0.0.1:0", metrics=RpcMetrics(CollectorRegistry()), policies=POLICIES
+        name="controller",
+        listen="127.0.0.1:0",
+        metrics=RpcMetrics(CollectorRegistry()),
+        policies=POLICIES,
+        commands=OrderLedger(),
     )
     server.add("motor_ft.v1.ControllerService", controller_pb2_grpc.add_ControllerServiceServicer_to_server, controller)
     server.add(

@@ -96,6 +96,7 @@ async def test_a_body_is_accepted_exactly_when_it_fits_the_document(rest: Rest, 
 async def test_every_refusal_of_a_node_manager_is_documented(rest: Rest, node: FakeNode, route: str) -> None:
     # Nobody says these for a NodeManager, or the route itself does.
     unsaid = {Reason.UNAUTHENTICATED, Reason.PERMISSION_DENIED, Reason.FENCING_REQUIRED, Reason.UNKNOWN_INSTANCE}
+    unsaid |= {Reason.NOT_READY, Reason.STRATEGY_RUNNING}
     if route == "status":  # has neither id nor effect
         unsaid |= {Reason.REQUEST_ID_REUSED, Reason.STORE_CONFLICT}
     for reason in set(Reason) - unsaid:

@@ -12,6 +12,7 @@ from controller.core.ports import Clock, Store, Strategy
 from controller.core.status import InstanceStatus
 from controller.fault_manager.board import Board
 from controller.fault_manager.environment import Environment, Settings
+from controller.fault_manager.history import Histories
 from controller.fault_manager.manager import FaultManager
 from controller.recoveries import recoveries
 from controller.store.memory import MemoryStore, Shelf
@@ -90,6 +91,7 @@ class Controller:
         self.nodes = FakeNodeManagers(world.at, self.cord)
         self.publisher = FakePublisher(world.coordinator, self.cord)
         self.board = Board()
+        self.histories = Histories(world.clock, f"life-{next(world.lives)}")
         self.observed = Observed()
         self.started: list[str] = []
         self.strategies = recoveries(
@@ -99,6 +101,7 @@ class Controller:
             publisher=self.publisher,
             clock=world.clock,
             on_stage=self.observed.stage,
+            recorder=self.histories,
         )
         self.manager = FaultManager(
             Environment(
@@ -109,6 +112,7 @@ class Controller:
                 publisher=self.publisher,
                 strategies={action: self._counted(action, builder) for action, builder in self.strategies.items()},
                 board=self.board,
+                histories=self.histories,
                 observer=self.observed,
                 probe=self.nodes.probe,
                 connect=self.nodes.connect,
@@ -145,6 +149,7 @@ class World:
         self.keeper = keeper
         self.clock: Clock = LoopClock()
         self.ids = itertools.count(1)
+        self.lives = itertools.count(1)
         self.coordinator = FakeCoordinator()
         self.tasks = Tasks("world")
         self.stops: list[tuple[str, Command, str]] = []

@@ -1,6 +1,7 @@
 """The table has every method that is served, and none that does not exist."""
 
 from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import Descriptor
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
@@ -42,14 +43,27 @@ def test_the_table_has_exactly_the_methods_of_the_services() -> None:
     assert METHODS.keys() <= POLICIES.keys()
 
 
-def test_exactly_the_methods_with_a_header_are_commands() -> None:
-    header = descriptor_pool.Default().FindMessageTypeByName(common_pb2.CommandHeader.DESCRIPTOR.full_name)
-    fenced = {
+def with_header(header: Descriptor) -> set[str]:
+    """Methods whose requests carry such a header."""
+    found = descriptor_pool.Default().FindMessageTypeByName(header.full_name)
+    return {
         name
         for name, method in METHODS.items()
-        if any(field.message_type is header for field in method.input_type.fields)
+        if any(field.message_type is found for field in method.input_type.fields)
     }
-    assert {name for name, policy in POLICIES.items() if policy.command} == fenced
+
+
+def test_exactly_the_methods_with_a_header_are_commands() -> None:
+    commands = with_header(common_pb2.CommandHeader.DESCRIPTOR) | with_header(common_pb2.OperatorHeader.DESCRIPTOR)
+    assert {name for name, policy in POLICIES.items() if policy.command} == commands
+
+
+def test_what_an_operator_orders_is_carried_out_once() -> None:
+    orders = with_header(common_pb2.OperatorHeader.DESCRIPTOR)
+    assert orders == {
+        f"/motor_ft.v1.ControllerService/{method}" for method in ("PauseAutomation", "ResumeAutomation", "Reconfigure")
+    }
+    assert all(POLICIES[name].dedupe for name in orders)
 
 
 def test_only_commands_are_deduplicated_or_leased() -> None:

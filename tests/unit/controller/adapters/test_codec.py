@@ -46,8 +46,9 @@ def test_a_damaged_body_is_unreadable_never_guessed(body: bytes) -> None:
         decode(body, RuntimeRecord)
 
 
-def test_an_identity_that_was_written_before_hardware_was_watched_has_no_hardware_baseline() -> None:
+def test_an_identity_of_an_older_controller_has_no_hardware_baseline_and_is_not_paused() -> None:
     identity = IdentityRecord(7, "job", "model", "vllm", Role.UNION, 1, 1, (), ready=True, baseline=(0,))
     stored = json.loads(encode(identity))
-    del stored["record"]["hardware_baseline"]
+    for newer in ("hardware_baseline", "paused"):
+        del stored["record"][newer]
     assert decode(json.dumps(stored).encode(), IdentityRecord) == identity

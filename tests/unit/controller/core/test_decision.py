@@ -28,7 +28,7 @@ from tests.unit.controller.core.snapshots import (
     [
         (replace(COMPLETE, strategy="dp_scale_down"), "strategy dp_scale_down runs"),
         (replace(COMPLETE, automation_stopped=True), "automation is stopped"),
-        (replace(COMPLETE, paused=True), "automation is paused"),
+        (replace(COMPLETE, paused="by ann: upgrade"), "automation is paused by ann: upgrade"),
         (replace(COMPLETE, superseded=True), "superseded by a newer instance of the job"),
         (replace(COMPLETE, ready=False), "the instance was never ready"),
         *((replace(COMPLETE, phase=phase), f"phase is {phase}") for phase in Phase if phase not in STABLE),
@@ -74,7 +74,7 @@ def test_row_0_ends_the_strategy_that_runs_first(strategy: str, phase: Phase) ->
         replace(CALM, strategy="token_reinference"),
         replace(CALM, strategy="engine_relaunch", phase=Phase.RECONFIGURING),
         replace(CALM, automation_stopped=True),
-        replace(CALM, paused=True),
+        replace(CALM, paused="by ann"),
         replace(CALM, superseded=True),
         replace(CALM, ready=False),
     ],
