@@ -28,9 +28,12 @@ from scripts.fleet import fleet
 from tests.support.cluster import SCALED, Cluster, Shape, even_pods
 from tests.support.engine.fake_group import FakeGroup
 
-STEPS = ("guarding", "observing", "freezing", "withdrawing", "arming", "applying", "polling", "renewing", "committing")
+STEPS = (
+    *("guarding", "observing", "freezing", "withdrawing", "arming"),
+    *("applying", "polling", "probing", "renewing", "committing"),
+)
 TOTAL = "evidence complete -> apply at the last survivor"
-PUBLISH = "all healthy -> published"
+PUBLISH = "all healthy and probed -> published"
 Samples = dict[str, list[float]]
 
 
