@@ -9,6 +9,7 @@ from tests.e2e.checks import applied_once, completions_work, decided, scaled_dow
 from tests.e2e.conftest import Start
 from tests.support.cluster import SCALED, Shape
 from tests.support.cluster.hardware import Hardware
+from tests.support.engine.config import FAST
 
 PATIENT = {
     **SCALED,
@@ -21,7 +22,14 @@ WINDOW = {f"PHASE_{name}" for name in ("DECIDING", "WAITING_ENGINE_FAULT", "SCAL
 
 async def test_two_instances_that_fail_at_the_same_moment_recover_side_by_side(start: Start) -> None:
     """Prefill and decode on one node, which the fault of one's card does not confuse; neither waits for the other."""
-    prefill = Shape(pods=((0, 1),), job="prefill", role="prefill", proxied_pods=(0,), fault_tolerance=PATIENT)
+    prefill = Shape(
+        pods=((0, 1),),
+        timings=replace(FAST, recovery_window=120.0),
+        fault_tolerance=PATIENT,
+        proxied_pods=(0,),
+        job="prefill",
+        role="prefill",
+    )
     decode = replace(prefill, job="decode", role="decode", first_card=2)
     async with start(prefill, decode) as (cluster, evidence), Hardware(cluster) as hardware:
         both = cluster.deployments
