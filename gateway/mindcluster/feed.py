@@ -100,18 +100,19 @@ class Feed:
         return FaultReportRequest(sequence=sequence, hardware_fault=_fault(item, now))
 
     def _tell(self, changes: dict[FaultKey, Change]) -> None:
-        """Queue what has changed; a storm is told with one snapshot."""
+        """Queue what has changed; a storm is told with one snapshot, and logged with one line."""
+        storm = len(changes) > self._outbox_limit
         for key, change in changes.items():
             if change.over:
                 del self._told[key]
             else:
                 self._told[key] = change
-            _log.info("hardware fault is over" if change.over else "hardware fault", **_fields(change.fault))
-        if len(changes) > self._outbox_limit:
-            self.outbox.request_snapshot()
-        else:
-            for key, change in changes.items():
+            if not storm:
                 self.outbox.put(key, change)
+                _log.info("hardware fault is over" if change.over else "hardware fault", **_fields(change.fault))
+        if storm:
+            self.outbox.request_snapshot()
+            _log.warning("many hardware faults have changed at once", changes=len(changes), faults=len(self._told))
         if changes:
             self.wake.set()
 
