@@ -58,11 +58,15 @@ def of_status(before: InstanceStatus | None, after: InstanceStatus) -> Iterator[
     phase, known = (after.phase, after.generation), before and (before.phase, before.generation)
     if phase != known and after.generation:
         text = f"phase {after.phase}, generation {after.generation}"
-        attributes = {"phase": after.phase, "generation": after.generation, "dead_committed": after.dead_committed}
+        attributes = {
+            "phase": after.phase,
+            "generation": after.generation,
+            "dead_committed": list(after.dead_committed),
+        }
         yield Change(EventKind.PHASE, text, attributes | {"before": before and before.phase})
     if after.serving_published is not (before is not None and before.serving_published):
         ranks = list(after.alive_dp_ranks)
         text = f"the Coordinators route to ranks {ranks}" if after.serving_published else "not published any more"
-        yield Change(EventKind.SERVING, text, {"published": after.serving_published, "ranks": ranks})
+        yield Change(EventKind.SERVING, text, {"published": str(after.serving_published).lower(), "ranks": ranks})
     if after.automation_stopped and not (before is not None and before.automation_stopped):
         yield Change(EventKind.ALERT, f"automation stopped, a person has to act: {after.last_error}", {})

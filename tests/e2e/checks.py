@@ -61,6 +61,14 @@ async def _sets(cluster: Cluster) -> int:
     return sum(view["event"] == "set" for view in await cluster.views())
 
 
+async def commands(cluster: Deployment, instance: pb.Instance) -> Counter[str]:
+    """How often NodeManagers were commanded what, as the history of the instance tells it."""
+    request = pb.ListEventsRequest(instance_id=instance.instance_id, kinds=[pb.EVENT_KIND_COMMAND])
+    async with cluster.stub() as stub:
+        events = (await stub.ListEvents(request, timeout=5)).events
+    return Counter(event.attributes["method"] for event in events)
+
+
 def by_request(applies: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Applies of each request id."""
     found: dict[str, list[dict[str, Any]]] = {}

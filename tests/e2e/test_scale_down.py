@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.checks import applied_once, by_request, completions_work, refreshed, scaled_down, view_ranks
+from tests.e2e.checks import (
+    applied_once,
+    by_request,
+    commands,
+    completions_work,
+    refreshed,
+    scaled_down,
+    view_ranks,
+)
 from tests.e2e.conftest import Start
 from tests.support.cluster import Cluster, Shape
 
@@ -26,12 +34,15 @@ async def test_row_01_an_ordinary_dead_rank_is_removed_and_the_survivors_serve(s
             await cluster.inject("worker_kill", 1)
         else:
             cluster.kill_engine(1)
-        await scaled_down(cluster, [1])
+        instance = await scaled_down(cluster, [1])
         applied_once(await cluster.applies(), {0, 2, 3}, [1])
         await completions_work(cluster)
         views = await cluster.views()
         assert view_ranks([view for view in views if view["event"] == "add"][-1]) == {0, 2, 3}
         assert evidence.completions[0]["status"] == 200
+        told = await commands(cluster, instance)
+        assert {told[method] for method in ("Apply(scale_down)", "Finalize(commit)")} == {len(cluster.pods)}
+        assert told.keys() == {"Guard", "Apply(scale_down)", "Finalize(commit)"}
 
 
 async def test_row_03_rank_0_dies_and_the_lowest_survivor_becomes_the_store_master(start: Start) -> None:

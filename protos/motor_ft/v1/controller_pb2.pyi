@@ -750,7 +750,7 @@ class DecisionSnapshot(_message.Message):
 
     @_builtins.property
     def missing_pods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """UIDs of pods that are silent while others speak."""
+        """Names of pods that are silent."""
 
     def __init__(
         self,
