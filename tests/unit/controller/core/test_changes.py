@@ -6,6 +6,7 @@ from dataclasses import replace
 from controller.core import changes
 from controller.core.changes import Change
 from controller.core.correlation import Concern
+from controller.core.decision import Action, Decision
 from controller.core.evidence import Evidence, on_death, on_fault, on_healthy
 from controller.core.history import EventKind
 from controller.core.phases import Phase
@@ -15,6 +16,7 @@ from motor_ft.model.engine import EngineStatus, EvidenceSource
 from motor_ft.model.hardware import FaultLevel, HardwareFault
 from motor_ft.model.topology import Role
 from tests.unit.controller.core.fleet import read
+from tests.unit.controller.core.snapshots import COMPLETE
 
 NOTHING = Evidence()
 UNHEALTHY = EngineFault(read(1, EngineStatus.UNHEALTHY), EvidenceSource.ENGINE_REPORTED)
@@ -94,6 +96,19 @@ def test_hardware_faults_come_change_and_end() -> None:
     assert (come[0].attributes["ranks"], over[0].attributes["ranks"]) == ([1], None)
     for same in (None, mild):  # a fault that does not touch the instance is none
         assert told(changes.of_concern(same, same)) == []
+
+
+def test_a_decision_is_told_with_the_gist_of_what_it_looked_at() -> None:
+    kind, text, said = changes.of_decision(Decision(Action.DP_SCALE_DOWN, "complete", "6"), COMPLETE)
+    assert (kind, text) == (EventKind.DECISION, "dp_scale_down: complete")
+    assert said == {
+        "action": "dp_scale_down",
+        "row": "6",
+        "phase": "NORMAL",
+        "unhealthy": [0, 2, 3],
+        "dead": [1],
+        "active": [0, 1, 2, 3],
+    }
 
 
 def test_an_instance_that_appears_has_a_life_a_phase_and_is_published() -> None:
