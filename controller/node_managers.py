@@ -126,10 +126,12 @@ class GrpcNodeManagers:
         request = node_manager_pb2.ProbeRequest(
             header=command_to_header(command), dp_ranks=ranks, timeout=duration_to_pb(timeout_sec)
         )
-        answer = await call(self._peer(address).transaction.Probe, request, timeout=timeout_sec)
-        with _answer_of(address, "Probe", Reason.INTERNAL):
-            probes = tuple(probe_from_pb(message, f"probes[{index}]") for index, message in enumerate(answer.probes))
-            _demand_ranks([probe.rank for probe in probes], ranks, "probes")
+        with self._recorded("Probe", address, command) as said:
+            answer = await call(self._peer(address).transaction.Probe, request, timeout=timeout_sec)
+            with _answer_of(address, "Probe", Reason.INTERNAL):
+                probes = tuple(probe_from_pb(each, f"probes[{index}]") for index, each in enumerate(answer.probes))
+                _demand_ranks([probe.rank for probe in probes], ranks, "probes")
+            said["outcome"] = ", ".join(f"rank {each.rank} {each.outcome} {each.detail}".rstrip() for each in probes)
         return probes
 
     async def finalize(self, address: str, command: Command, *, commit: bool, retired: Sequence[int]) -> None:

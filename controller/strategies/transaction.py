@@ -13,7 +13,7 @@ from controller.core.phases import Phase
 from controller.core.ports import Clock, NodeManagers, Runtime, ServingPublisher, StrategyResult
 from controller.core.transaction import Spec, Step, Transaction, advance, begin
 from motor_ft.model.command import Command
-from motor_ft.model.engine import EvidenceSource, Instruction, ProbeOutcome
+from motor_ft.model.engine import EvidenceSource, Instruction
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.wire.log import get_logger
 from motor_ft.wire.tasks import Tasks
@@ -207,8 +207,6 @@ class TransactionStrategy:
             probes = await self._nodes.probe(effect.address, self._command, effect.ranks, effect.timeout_sec)
         except FtError as error:
             return fx.Probed(effect.address, error=str(error))
-        if skipped := [probe.rank for probe in probes if probe.outcome is ProbeOutcome.NOT_SERVED_HERE]:
-            log.warning("engines serve no completions", address=effect.address, ranks=skipped)
         return fx.Probed(effect.address, probes)
 
     async def _finalize(self, effect: fx.Finalize) -> fx.Finalized:

@@ -273,18 +273,22 @@ async def test_what_becomes_of_a_command_is_told_in_the_history(
     outcomes = (RankOutcome(0, ApplyOutcome.ACCEPTED), RankOutcome(2, ApplyOutcome.REFUSED, "busy"))
     node.answer = lambda: node_manager_pb2.ApplyResponse(outcomes=map(outcome_to_pb, outcomes))
     await nodes.apply(node.address, COMMAND, ORDER)
+    probes = (RankProbe(0, ProbeOutcome.SERVED), RankProbe(2, ProbeOutcome.NOT_SERVED_HERE, "HTTP 404"))
+    node.answer = lambda: node_manager_pb2.ProbeResponse(probes=map(probe_to_pb, probes))
+    await nodes.probe(node.address, COMMAND, (0, 2), 20.0)
     node.answer = lambda: FtError(Reason.STALE_REQUEST_ID, "another id")
     with pytest.raises(FtError):
         await nodes.finalize(node.address, COMMAND, commit=True, retired=(1,))
     node.answer = lambda: None
     given_up = asyncio.create_task(nodes.stop(node.address, COMMAND, "rebuilt"))
-    await until(lambda: len(node.requests) == 4)
+    await until(lambda: len(node.requests) == 5)
     given_up.cancel()
     await asyncio.wait([given_up])
     told = histories.page(1, [EventKind.COMMAND], after=None, newest_first=False, size=10)
     assert [event.text for event in told] == [
         f"Guard at {node.address}: OK",
         f"Apply(scale_down) at {node.address}: rank 0 accepted, rank 2 refused busy",
+        f"Probe at {node.address}: rank 0 served, rank 2 not_served_here HTTP 404",
         f"Finalize(commit) at {node.address}: STALE_REQUEST_ID: another id",
         f"Stop at {node.address}: cancelled, perhaps after it was sent",
     ]
