@@ -25,7 +25,7 @@ class IdleProbe:
         self._asked: frozenset[int] = frozenset()
 
     def look(self, now: float) -> None:
-        """A rank is DEAD: whoever has noticed nothing for ``strategy_center_check_interval`` is asked."""
+        """Decisions wait, a rank is DEAD: who has not noticed it in ``strategy_center_check_interval`` is asked."""
         actor, settings = self._actor, self._actor.env.settings
         since = actor.evidence.collecting_since
         if since != self._incident:

@@ -145,9 +145,10 @@ class Recovery:
         snapshot = snapshot_of(self._actor, now)
         decision = decide(snapshot, now)
         self._note(decision, snapshot)
-        self._idle_probe.look(now)
         if decision.stop:
             self._runner.stop(decision.reason)
+        elif decision.action is Action.WAIT:
+            self._idle_probe.look(now)
         elif decision.action is Action.INSTANCE_RECONFIGURATION:
             self._reconfigure(runtime, Failure(FailureCode.RECONFIGURATION_REQUIRED, decision.reason))
         elif decision.action not in PASSIVE:

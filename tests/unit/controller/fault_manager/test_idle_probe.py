@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from controller.core.phases import Phase
 from motor_ft.model.errors import FtError, Reason
 from tests.support.world.pods import TWO_PODS, D, H, U, registration
 from tests.support.world.world import SETTINGS, World
@@ -95,3 +96,14 @@ async def test_the_next_incident_asks_again() -> None:
             await asyncio.sleep(3 * SETTINGS.strategy_center_check_interval)
             await world.see(1, H)
         assert completions(world) == {0: 2, 1: 0, 2: 2, 3: 2}
+
+
+async def test_while_a_strategy_runs_nobody_is_asked() -> None:
+    """Survivors that have recovered are HEALTHY too, and their DEAD peer is not committed yet."""
+    async with World(*TWO_PODS, settings=ON, keeper=False) as world:
+        await world.serve()
+        world.engine(2).recovers = False
+        await world.lose(1)
+        await world.until(lambda: world.status().phase is Phase.RECONFIGURING)
+        assert world.observed.strategies[0] == ("dp_scale_down", "failed")
+        assert world.calls("probe") == []
