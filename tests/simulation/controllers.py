@@ -124,4 +124,4 @@ class CoordinatorHost:
         """SIGKILL."""
         if self.process is not None:
             self.process.kill()
-        self.servicer.view, self.servicer.stamp = {}, (0, 0)
+        self.servicer.view, self.servicer.paused, self.servicer.stamp = {}, set(), (0, 0)

@@ -23,12 +23,13 @@ class SimCoordinator(coordinator_pb2_grpc.CoordinatorServiceServicer):
     ) -> None:
         self.address = address
         self.view: View = {}
+        self.paused: set[int] = set()
         self.stamp = (0, 0)
         self._on_view = on_view
 
     async def run(self) -> None:
         """Serve until killed."""
-        self.view, self.stamp = {}, (0, 0)
+        self.view, self.paused, self.stamp = {}, set(), (0, 0)
         server = RpcServer(
             name="coordinator",
             listen=self.address,
@@ -42,20 +43,30 @@ class SimCoordinator(coordinator_pb2_grpc.CoordinatorServiceServicer):
         await server.start()
         await asyncio.Event().wait()
 
+    def routed(self) -> View:
+        """What requests reach: not what is paused."""
+        return {key: ranks for key, ranks in self.view.items() if key not in self.paused}
+
     async def Refresh(self, request: coordinator_pb2.RefreshRequest, context: Any) -> coordinator_pb2.RefreshResponse:
         """Apply one change, whole or not at all."""
         stamp = (request.controller_epoch, request.revision)
         if stamp <= self.stamp:
             raise FtError(Reason.STALE_REVISION, f"{stamp} is not above {self.stamp}")
         named = {each.instance_id: _ranks(each) for each in request.instances}
+        paused = {each.instance_id for each in request.instances if each.paused}
         match request.event:
+            case coordinator_pb2.REFRESH_EVENT_PAUSE:
+                view, paused = self.view, self.paused | named.keys()
+            case coordinator_pb2.REFRESH_EVENT_RESUME:
+                view, paused = self.view | named, self.paused - named.keys()
             case coordinator_pb2.REFRESH_EVENT_ADD:
-                view = self.view | named
+                view, paused = self.view | named, self.paused - named.keys() | paused
             case coordinator_pb2.REFRESH_EVENT_DEL:
                 view = {key: ranks for key, ranks in self.view.items() if key not in named}
+                paused = self.paused - named.keys()
             case _:
                 view = named
-        self.stamp, self.view = stamp, view
+        self.stamp, self.view, self.paused = stamp, view, paused
         self._on_view(self, request)
         return coordinator_pb2.RefreshResponse()
 

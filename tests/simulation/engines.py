@@ -33,6 +33,9 @@ class Seat:
     listening: bool = True
     deaf: bool = False
 
+    def __str__(self) -> str:
+        return f"job {self.engine.job} rank {self.engine.rank}"
+
     @property
     def serves(self) -> bool:
         """Its port accepts."""
@@ -44,7 +47,7 @@ class SimGroup(Group):
 
     def __init__(self, config: GroupConfig, generation: int, fleet: "Fleet") -> None:
         super().__init__(config, Journal(), generation)
-        self.process = Process(f"engines of {fleet.job} {generation}", "engines")
+        self.process = Process(f"engines of job {fleet.job} {generation}", "engines")
         self._fleet = fleet
 
     def spawn(self, name: str, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
@@ -72,12 +75,12 @@ class Fleet:
 
     def __init__(
         self,
-        job: str,
+        job: int,
         config: GroupConfig,
         loop: SimLoop,
         table: ProcessTable,
         boot_sec: Callable[[], float],
-        on_change: Callable[[str, int, int | None, str, object], None],
+        on_change: Callable[[int, int, int | None, str, object], None],
     ) -> None:
         self.job = job
         self.config = config

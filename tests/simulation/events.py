@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.engines import Seat
 from tests.simulation.loop import Process
-from tests.simulation.network import Weather
+from tests.simulation.network import KEEPALIVE_SEC, Weather
 from tests.simulation.scenario import Event
 from tests.support.engine.injections import inject
 
@@ -71,6 +71,7 @@ class Happenings:
                     for name in seat.rank.armed.names():
                         seat.rank.armed.clear(name)
                     seat.rank.group.reconsider()
+        world.oracle.engines.changed()
 
     def _wait(self, event: Event) -> None:
         if not self._calm:
@@ -85,6 +86,7 @@ class Happenings:
         self.world.trace("event", event.who, f"{event.kind} {event.value:g} {event.text}")
         self.happened.append(event)
         getattr(self, f"_{event.kind}")(event)
+        self.world.oracle.engines.changed()
 
     # --- engines ---
 
@@ -178,7 +180,14 @@ class Happenings:
         process = self._process(event.who)
         if process is not None and process.alive:
             self.world.loop.freeze(process)
+            stop = process.stops
+            self._later(KEEPALIVE_SEC, lambda: self._unanswered(process, stop))
             self._later(event.value, lambda: self.world.loop.thaw(process) if process.frozen else None)
+
+    def _unanswered(self, process: Process, stop: int) -> None:
+        """Nobody answers the pings of its peers."""
+        if process.frozen and process.stops == stop:
+            self.world.fabric.reset(process)
 
     def _process(self, who: str) -> Process | None:
         kind, number = who.split()

@@ -55,6 +55,7 @@ class Process:
         self.host = host
         self.alive = True
         self.frozen = False
+        self.stops = 0
         self.steps = 0
         self.deferred: list[events.Handle] = []
         self.context = copy_context()
@@ -214,6 +215,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def freeze(self, process: Process) -> None:
         """As SIGSTOP: what comes waits."""
+        process.stops += 1
         process.frozen = True
 
     def thaw(self, process: Process) -> None:

@@ -108,7 +108,7 @@ class SimSocket:
 class Engine:
     """The processes of one rank's engine: its server, which is the root, EngineCore and a worker."""
 
-    def __init__(self, table: "ProcessTable", job: str, rank: int) -> None:
+    def __init__(self, table: "ProcessTable", job: int, rank: int) -> None:
         self.job = job
         self.rank = rank
         self.root = table.start(f"engine {rank}", self)

@@ -35,6 +35,7 @@ class SimPod:
         self.task: asyncio.Task[None] | None = None
         self.uid = ""
         self.starts = 0
+        self.created_at = 0.0
         self.pids: dict[int, int] = {}
         self._uids = 0
         self._closed = False
@@ -53,9 +54,15 @@ class SimPod:
         """Of the engine of a rank."""
         return FIRST_ENGINE_PORT + rank
 
+    def holds(self, request_id: str) -> bool:
+        """Its disk says that it is, or was, guarded by this transaction."""
+        line = self.machine.disk.get(f"/state/{self.uid}", b"")
+        return f'"request_id":"{request_id}"'.encode() in line or f'"ended":"{request_id}"'.encode() in line
+
     def create(self) -> None:
         """A new pod: nothing is left of an earlier one, its engines start where the NodeManager does not do it."""
         self._uids += 1
+        self.created_at = self.world.loop.time()
         self.uid = f"pod-{self.job}-{self.number}-{self._uids}"
         self.machine.disk.clear()
         self.boot_engines()

@@ -26,6 +26,10 @@ WAITS_TO_CONNECT_SEC = 20.0
 class Wire(Protocol):
     """Who wants to know what is said."""
 
+    def sent(self, client: Process, address: str, method: str, request: bytes) -> None:
+        """A unary request leaves its client."""
+        ...
+
     def called(self, client: Process, server: Process, method: str, request: bytes) -> None:
         """A request has arrived."""
         ...
@@ -97,6 +101,10 @@ class Fabric:
     def killed(self, process: Process) -> None:
         """The kernel closes its sockets: peers see a reset, and nobody listens any more."""
         self.servers = {address: server for address, server in self.servers.items() if server.process is not process}
+        self.reset(process)
+
+    def reset(self, process: Process) -> None:
+        """Every connection of a process is gone."""
         for call in list(self.network.calls.values()):
             if isinstance(call, Call) and process in (call.client, call.server):
                 call.broken()
@@ -220,8 +228,9 @@ class SimChannel:
 
         async def invoke(request: Any, *, timeout: float | None = None, **_: object) -> Any:
             self._alive()
-            call = Call(self, method)
-            call.begin(request_serializer(request))
+            call, body = Call(self, method), request_serializer(request)
+            self.fabric.wire.sent(self.process, self.address, method, body)
+            call.begin(body)
             try:
                 async with asyncio.timeout(timeout):
                     answer = await call.inbox.get()

@@ -5,8 +5,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tests.simulation.loop import DeadlockError, SimLoop
-from tests.simulation.oracle import Broken
 from tests.simulation.patches import patched
+from tests.simulation.rules.facts import Broken
 from tests.simulation.scenario import Event, Scenario
 from tests.simulation.trace import Trace
 from tests.simulation.world import World
@@ -31,11 +31,12 @@ def simulate(scenario: Scenario, *, verbose: bool = False) -> Result:
     loop = SimLoop()  # type: ignore[abstract]  # it has all that is asked of it
     trace = Trace(verbose=verbose)
     world = World(scenario, loop, trace)
+    facts = world.oracle.facts
     with patched(world):
         try:
             loop.run(world.run())
         except DeadlockError as error:
-            world.oracle.break_rule("no deadlock", str(error))
+            facts.break_rule("no deadlock", str(error))
         finally:
             loop.close()
     gc.collect()
@@ -43,8 +44,8 @@ def simulate(scenario: Scenario, *, verbose: bool = False) -> Result:
         trace.digest,
         loop.time(),
         loop.steps,
-        world.oracle.broken,
+        facts.broken,
         trace.lines,
         world.happenings.happened,
-        world.oracle.counts,
+        facts.counts,
     )

@@ -12,6 +12,7 @@ from tests.simulation.loop import Process, SimLoop, settle
 from tests.simulation.network import Network
 
 T = TypeVar("T")
+OnWrite = Callable[[Process, str, int, object], None]
 
 HOST = "store"
 TIMEOUT_SEC = 5.0
@@ -24,7 +25,7 @@ RETRY_SEC = 1.0
 class Vault:
     """What is stored, and who leads. ``on_write`` is told of every record as it becomes durable."""
 
-    def __init__(self, loop: SimLoop, network: Network, lease_sec: float, on_write: Callable[[str, int, object], None]):
+    def __init__(self, loop: SimLoop, network: Network, lease_sec: float, on_write: OnWrite):
         self.loop = loop
         self.network = network
         self.lease_sec = lease_sec
@@ -168,7 +169,7 @@ class SimStore:
             self._check_leader()
             result = write()
             if kind:
-                self._vault.on_write(kind, instance_id, record)
+                self._vault.on_write(self._process, kind, instance_id, record)
             return result
 
         try:

@@ -50,7 +50,7 @@ class World:
         self.fabric = Fabric(self.network, self)
         self.vault = Vault(loop, self.network, scenario.config.store_lease, self.oracle.written)
         self.table = ProcessTable(
-            loop, lambda running, signum: self.fleets[self._job(running)].signalled(running, signum)
+            loop, lambda running, signum: self.fleets[running.engine.job].signalled(running, signum)
         )
         self.controllers = [SimController(self, number) for number in range(scenario.controllers)]
         self.coordinators = [CoordinatorHost(self, number) for number in range(scenario.coordinators)]
@@ -122,15 +122,12 @@ class World:
         )
         config = GroupConfig(job.dp_size, Dialect(job.dialect), timings=timings)
         boot = lambda: job.boot * (0.5 + self.chance.random())  # noqa: E731
-        return Fleet(f"job-{number}", config, self.loop, self.table, boot, self.oracle.engine_changed)
+        return Fleet(number, config, self.loop, self.table, boot, self.oracle.engine_changed)
 
     @property
     def controller_addresses(self) -> Sequence[str]:
         """Of all, leader or not."""
         return [controller.address for controller in self.controllers]
-
-    def _job(self, running: Any) -> int:
-        return int(running.engine.job.removeprefix("job-"))
 
     # --- what machines ask ---
 
@@ -143,6 +140,10 @@ class World:
     def pod(self, job: int, number: int) -> SimPod:
         """One pod."""
         return next(pod for pod in self.pods if (pod.job, pod.number) == (job, number))
+
+    def pod_of(self, process: Process) -> SimPod | None:
+        """The pod whose NodeManager a process is."""
+        return next((pod for pod in self.pods if pod.process is process), None)
 
     def owner(self, job: int, rank: int) -> SimPod:
         """The pod of a rank."""
@@ -180,12 +181,17 @@ class World:
             self.trace("log", process.name if process else "-", f"{method} {event['event']} {fields}")
         raise structlog.DropEvent
 
+    def sent(self, client: Process, address: str, method: str, request: bytes) -> None:
+        """A request leaves."""
+        if client.name.startswith("controller"):
+            self.oracle.sent(client, address, method.rpartition("/")[2], request)
+
     def called(self, client: Process, server: Process, method: str, request: bytes) -> None:
         """A request has arrived."""
         name = method.rpartition("/")[2]
         if not server.name.startswith("node") or client.name.startswith("controller"):
             self.trace("call", client.name, f"{name} to {server.name} {zlib.crc32(request):08x}")
-            self.oracle.called(client, server, name, request)
+            self.oracle.called(server, name, request)
             self.happenings.moment(f"arrive {name}", server.name)
 
     def answered(self, client: Process, server: Process, method: str, request: bytes, answer: Answer) -> None:
@@ -193,7 +199,7 @@ class World:
         name = method.rpartition("/")[2]
         if not server.name.startswith("node") or client.name.startswith("controller"):
             self.trace("answer", server.name, f"{name} to {client.name} {answer.code.name} {answer.text}")
-            self.oracle.answered(client, server, name, request, answer)
+            self.oracle.answered(server, name, request, answer)
             self.happenings.moment(f"answer {name}", server.name)
 
     def said(self, speaker: Process, hearer: Process, method: str, message: bytes) -> None:
@@ -204,7 +210,7 @@ class World:
 
     def posted(self, seat: Seat, body: bytes) -> str:
         """An order has reached an engine."""
-        self.trace("post", f"{seat.engine.job} rank {seat.engine.rank}", json.dumps(json.loads(body), sort_keys=True))
+        self.trace("post", str(seat), json.dumps(json.loads(body), sort_keys=True))
         self.oracle.posted(seat, body)
         self.happenings.moment("post apply", f"{seat.engine.job}/{seat.engine.rank}")
         return ""

@@ -1,0 +1,108 @@
+"""At the engines: who is told what, once, and only in the right state."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from tests.simulation.engines import Seat
+from tests.simulation.rules.facts import Facts, gone
+from tests.support.engine.states import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the engines of one transaction are told."""
+
+    removed: tuple[int, ...]
+    master: str
+    port: int
+
+
+class EngineRules:
+    """Fed with every order and with every visible change of an engine."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self._told: Counter[tuple[int, str]] = Counter()
+        self._plans: dict[str, Plan] = {}
+        self._unrecovered: dict[int, str] = {}
+        self._alive_since: dict[int, float] = {}
+        self._gone: set[int] = set()
+
+    def changed(self) -> None:
+        """Some engine is another than before."""
+        for fleet in self.facts.world.fleets:
+            for seat in fleet.seats.values():
+                pid = seat.engine.root.pid
+                if seat.rank is not None and seat.rank.status is Status.HEALTHY:
+                    self._unrecovered.pop(pid, None)
+                if gone(seat):
+                    self._gone.add(pid)
+                elif pid in self._gone:
+                    self._gone.discard(pid)
+                    self._alive_since[pid] = self.facts.now
+
+    def posted(self, seat: Seat, body: bytes) -> None:
+        """An order has reached an engine."""
+        order = json.loads(body)
+        me, pid, request_id = str(seat), seat.engine.root.pid, order.get("request_id", "")
+        self.facts.counts[f"post {order['instruction']}"] += 1
+        self._told[pid, request_id] += 1
+        if request_id and self._told[pid, request_id] > 1:
+            self._break("apply once", f"{me} was told {request_id} {self._told[pid, request_id]} times")
+        if (before := self._unrecovered.get(pid, request_id)) != request_id:
+            self._break("no second attempt", f"{me} is told {request_id} and has not recovered since {before}")
+        self._unrecovered[pid] = request_id
+        if seat.rank is not None and seat.rank.status in (Status.HEALTHY, Status.DIAGNOSING) and not gone(seat):
+            self._break("apply only to U", f"{me} is {seat.rank.status}")
+        if order["instruction"] == "scale_down":
+            self._removal(seat, request_id, order["params"])
+        if request_id in self.facts.commands:
+            self._authorized(seat, request_id)
+
+    def recovered(self, seat: Seat) -> bool:
+        """It has become healthy since it was told something."""
+        return seat.engine.root.pid not in self._unrecovered
+
+    def _removal(self, seat: Seat, request_id: str, params: dict[str, Any]) -> None:
+        me = str(seat)
+        plan = Plan(tuple(params["removed_dp_ranks"]), params["dp_master_ip"], params["dp_store_port"])
+        if self._plans.setdefault(request_id, plan) != plan:
+            self._break("one plan", f"{me} was told {plan}, others {self._plans[request_id]}")
+        seats = self.facts.world.fleets[seat.engine.job].seats
+        for rank in plan.removed:
+            if not self._dead(seat, seats[rank], request_id):
+                self._break("only DEAD is removed", f"{me} is told to go on without rank {rank}, which lives")
+        if seat.engine.rank in plan.removed:
+            self._break("apply only to survivors", f"{me} is told to remove itself")
+        lowest = min(seats.keys() - set(plan.removed), default=seat.engine.rank)
+        if seats[lowest].machine.name != plan.master:
+            self._break("master", f"{me}: the store moves to {plan.master}, the lowest survivor is rank {lowest}")
+
+    def _dead(self, told: Seat, removed: Seat, request_id: str) -> bool:
+        """It is gone, another engine is in its place, or it was beyond reach when the plan was made."""
+        strange = told.rank is None or removed.rank is None or told.rank.group is not removed.rank.group
+        if strange or gone(removed):
+            return True
+        planned = self.facts.planned_at.get(request_id, 0.0) - 2 * self.facts.world.scenario.config.request_timeout
+        return self._alive_since.get(removed.engine.root.pid, -1.0) > planned
+
+    def _authorized(self, seat: Seat, request_id: str) -> None:
+        """Nobody routes to the instance any more, and every NodeManager that was there at the freeze is held."""
+        facts, world = self.facts, self.facts.world
+        command = facts.commands[request_id]
+        if command.epoch < facts.epochs.get(world.owner(seat.engine.job, seat.engine.rank).uid, 0):
+            self._break("fence", f"{seat} is told something for epoch {command.epoch}, which is over")
+        for host in world.coordinators:
+            if command.instance_id in host.servicer.view:
+                self._break("withdrawn before apply", f"{host.name} routes to instance {command.instance_id}")
+        record = facts.runtimes.get(command.instance_id)
+        for pod in world.pods:
+            active = set(pod.ranks) - set(record.dead_committed if record else ())
+            present = pod.created_at < facts.planned_at.get(request_id, 0.0)
+            if pod.job == seat.engine.job and active and present and not pod.holds(request_id):
+                self._break("guarded everywhere", f"{pod.name} does not hold the guard of {request_id}")
+
+    def _break(self, rule: str, text: str) -> None:
+        self.facts.break_rule(rule, text)

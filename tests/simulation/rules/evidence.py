@@ -1,0 +1,54 @@
+"""On the FaultReport streams: what was acknowledged is known."""
+
+from controller.core.status import InstanceState
+from motor_ft.model.engine import EngineStatus
+from motor_ft.v1.fault_report_pb2 import FaultReportRequest, FaultReportResponse
+from tests.simulation.loop import Process
+from tests.simulation.network import OUTSIDE
+from tests.simulation.rules.facts import Facts
+
+SHOWN_SEC = 1.5
+"""So soon after its acknowledgement a death is on the board."""
+
+
+class EvidenceRules:
+    """Fed with every message of a stream."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self._deaths: dict[tuple[Process, Process], dict[int, int]] = {}
+        self._instances: dict[Process, int] = {}
+
+    def said(self, speaker: Process, hearer: Process, message: bytes) -> None:
+        """One message, up or down."""
+        if hearer.name.startswith("controller"):
+            request = FaultReportRequest.FromString(message)
+            if request.HasField("process_death"):
+                deaths = self._deaths.setdefault((speaker, hearer), {})
+                deaths[request.sequence] = request.process_death.dp_rank
+            return
+        response = FaultReportResponse.FromString(message)
+        if response.HasField("welcome"):
+            self._instances[hearer] = response.welcome.instance_id
+        elif response.HasField("ack"):
+            deaths = self._deaths.get((hearer, speaker), {})
+            for sequence in [each for each in deaths if each <= response.ack.sequence]:
+                self._expect(speaker, hearer, deaths.pop(sequence))
+
+    def _expect(self, controller: Process, node: Process, rank: int) -> None:
+        instance_id, frozen = self._instances.get(node, 0), controller.stops
+        board = self.facts.world.boards.get(controller)
+        known = board.get(instance_id) if board else None
+        if known is None or known.state in (InstanceState.INITIAL, InstanceState.DELETED):
+            return  # what dies on the way to READY is replaced by then
+
+        def look() -> None:
+            assert board is not None
+            status = board.get(instance_id)
+            undisturbed = controller.alive and node.alive and controller.stops == frozen and not controller.frozen
+            if not undisturbed or status is None or status.state is InstanceState.DELETED:
+                return
+            if rank not in status.dead_committed and status.engine_statuses.get(rank) is not EngineStatus.DEAD:
+                self.facts.break_rule("nothing acknowledged is lost", f"rank {rank} of instance {instance_id} has died")
+
+        self.facts.world.loop.call_later(SHOWN_SEC, look, context=OUTSIDE)

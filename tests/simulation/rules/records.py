@@ -1,0 +1,73 @@
+"""At the store: every record is a legal successor of the one before, and true."""
+
+from controller.core.phases import INTERRUPTED, Phase, move
+from controller.core.records import IdentityRecord, RuntimeRecord
+from tests.simulation.loop import Process
+from tests.simulation.rules.engines import EngineRules
+from tests.simulation.rules.facts import Facts
+
+
+class RecordRules:
+    """Fed with every record as it becomes durable."""
+
+    def __init__(self, facts: Facts, engines: EngineRules) -> None:
+        self.facts = facts
+        self._engines = engines
+        self._generations: dict[int, int] = {}
+        self._writers: dict[int, Process] = {}
+
+    def written(self, writer: Process, kind: str, instance_id: int, record: object) -> None:
+        """A record is durable now."""
+        facts = self.facts
+        if kind == "remove":
+            facts.runtimes.pop(instance_id, None)
+            facts.identities.pop(instance_id, None)
+            facts.world.trace("store", f"instance {instance_id}", "removed")
+        elif isinstance(record, IdentityRecord):
+            facts.identities[instance_id] = record
+            facts.world.trace("store", f"instance {instance_id}", f"of {record.job_name} ready={record.ready}")
+        elif isinstance(record, RuntimeRecord):
+            self._moved(writer, instance_id, record)
+
+    def _moved(self, writer: Process, instance_id: int, record: RuntimeRecord) -> None:
+        facts, me = self.facts, f"instance {instance_id}"
+        facts.world.trace("store", me, f"{record.phase} generation {record.generation} dead {record.dead_committed}")
+        facts.counts[f"phase {record.phase}"] += 1
+        before = facts.runtimes.get(instance_id)
+        if before is not None:
+            self._follows(writer, instance_id, before, record)
+        if record.generation < self._generations.get(instance_id, 0):
+            facts.break_rule("generation", f"{me} falls to {record.generation}")
+        self._generations[instance_id], self._writers[instance_id] = record.generation, writer
+        facts.runtimes[instance_id] = record
+        if record.phase is Phase.POST_SCALE_CLEANUP:
+            self._committed(instance_id, record)
+        facts.world.happenings.moment(f"store {record.phase}", str(instance_id))
+
+    def _follows(self, writer: Process, instance_id: int, before: RuntimeRecord, record: RuntimeRecord) -> None:
+        me = f"instance {instance_id}"
+        try:
+            move(before.phase, record.phase)
+        except RuntimeError as error:
+            self.facts.break_rule("phases", f"{me}: {error}")
+        if not set(before.dead_committed) <= set(record.dead_committed):
+            self.facts.break_rule("gone for good", f"{me}: {before.dead_committed}, then {record.dead_committed}")
+        interrupted = before.phase in INTERRUPTED and writer is not self._writers.get(instance_id)
+        if interrupted and record.phase is not Phase.RECONFIGURING:
+            text = f"{me} goes on in {record.phase} after its Controller ended in {before.phase}"
+            self.facts.break_rule("nothing is replayed", text)
+
+    def _committed(self, instance_id: int, record: RuntimeRecord) -> None:
+        """Every survivor works again, and of the removed ranks nothing is left that we supervise."""
+        world, job = self.facts.world, self.facts.job_of(instance_id)
+        if job is None:
+            return
+        seats, supervised = world.fleets[job].seats, world.scenario.jobs[job].mode != "endpoint"
+        group = next(each.rank.group for rank, each in seats.items() if rank not in record.dead_committed and each.rank)
+        for rank, seat in sorted(seats.items()):
+            if rank in record.dead_committed:
+                same = seat.rank is not None and seat.rank.group is group
+                if supervised and same and seat.engine.root.alive:
+                    self.facts.break_rule("removed ranks are ended", f"{seat} still runs")
+            elif not self._engines.recovered(seat):
+                self.facts.break_rule("commit after recovery", f"{seat} has not recovered")
