@@ -15,7 +15,7 @@ class PodLiveness:
     """One pod. ``incarnation`` is empty until it has said Hello to this Controller; times are monotonic.
 
     ``last_heard`` is when it told of its endpoints, ``there_at`` when it was there at all; who this Controller has not
-    met yet counts from the start of the Controller.
+    met yet counts from the first Hello of any pod of its instance.
     """
 
     registration: Registration

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from controller.core import assembly
 from controller.core.liveness import PodLiveness, heard_since, instance_state, needed, serving_complete
 from controller.core.phases import WINDOW, Phase
+from controller.core.snapshot import Action
 from controller.core.status import InstanceState
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ class Life:
         actor, pods, ttl = self._actor, self._actor.pods.all, self._settings.heartbeat_ttl
         if judging := self.judging or actor.phase in WINDOW:
             self._judged_at = now
-        if not self.missing(now):
-            self._told.clear()
+        if not self.missing(now) and actor.recovery.strategy != Action.PARTIAL_LOSS:
+            self._told.clear()  # not while a Stop is on its way, which may yet be obeyed
         suppressed = judging or not heard_since(pods, self._judged_at, now, ttl)
         complete = serving_complete(pods, actor.active, now, ttl)
         self.state = instance_state(self.state, complete=complete, suppressed=suppressed)

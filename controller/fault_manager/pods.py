@@ -47,6 +47,8 @@ class Pods:
                 got=hello.incarnation_number,
                 current=known.incarnation_number,
             )
+        if not self._sessions:  # a dead Controller is given up late: the others have one TTL from here to find this one
+            self._pods = {other: replace(pod, there_at=now) for other, pod in self._pods.items()}
         same = known is not None and known.incarnation == hello.incarnation
         session = Session(send)
         if same and uid in self._sessions:

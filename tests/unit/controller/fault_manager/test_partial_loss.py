@@ -90,6 +90,21 @@ async def test_a_pod_that_was_cut_off_and_comes_back_is_stopped_too() -> None:
         assert stopped(world) == ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"]
 
 
+async def test_a_pod_that_comes_back_while_the_others_are_being_stopped_is_stopped_too() -> None:
+    async with serving() as world:
+        back = asyncio.Event()
+        for number in (1, 2, 3):
+            world.pod(number).hold["stop"] = back.wait
+        await silent(world, 4)
+        await world.until(lambda: len(world.calls("stop")) == 3)
+        world.pod(4).silent = False
+        await world.pod(4).connect()
+        await asyncio.sleep(1)
+        back.set()
+        await world.until(lambda: world.can_serve(2))
+        assert stopped(world) == ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"]
+
+
 async def test_each_pod_is_stopped_once_for_a_loss_whatever_it_answers() -> None:
     """Best effort: who refuses is left to the end of the instance."""
     async with serving() as world:
@@ -210,6 +225,20 @@ async def test_after_a_restart_of_the_controller_nobody_is_lost_before_one_ttl()
         assert world.stops == []
         await asyncio.sleep(0.2)
         assert stopped(world) == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+
+
+async def test_who_gave_up_the_dead_controller_first_does_not_make_the_others_lost() -> None:
+    """A stream to a frozen leader lives for the time of its keepalive, which may be longer than the TTL."""
+    async with serving() as world:
+        await world.kill()
+        await world.restart(connect=False)
+        await asyncio.sleep(2 * TTL)
+        for number in (1, 2, 3, 4):
+            await world.pod(number).connect()
+            await asyncio.sleep(1)
+        await world.until(world.can_serve)
+        await asyncio.sleep(2 * TTL)
+        assert world.stops == []
 
 
 async def test_an_instance_that_nobody_is_heard_of_is_forgotten_and_one_whose_automation_stopped_is_kept() -> None:
