@@ -12,6 +12,7 @@ import structlog
 
 from controller.core.status import InstanceStatus
 from controller.fault_manager.board import Board
+from motor_ft.model.errors import FtError, Reason
 from motor_ft.v1 import coordinator_pb2
 from tests.simulation.controllers import CoordinatorHost, SimController
 from tests.simulation.engines import Fleet, Seat
@@ -173,8 +174,9 @@ class World:
 
     def log(self, logger: object, method: str, event: MutableMapping[str, Any]) -> str:
         """What the daemons log: only for people, except that a defect is one."""
-        process = PROCESS.get()
-        if event.get("exc_info") and process is not None and process.alive:
+        process, error = PROCESS.get(), event.get("exc_info")
+        deposed = isinstance(error, FtError) and error.reason is Reason.NOT_LEADER
+        if error and not deposed and process is not None and process.alive:
             self.oracle.defect(event)
         if self.record.verbose:
             fields = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
