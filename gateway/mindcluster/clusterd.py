@@ -20,7 +20,7 @@ from motor_ft.wire.config import ConfigError
 
 REGISTERED, ANSWERED = 0, 200
 
-_OPTIONS = (
+OPTIONS = (
     # Faster pings end the connection with too_many_pings, on servers before 26 without exception.
     ("grpc.keepalive_time_ms", 300_000),
     ("grpc.keepalive_timeout_ms", 20_000),
@@ -53,8 +53,8 @@ class Timing:
 def open_clusterd(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
     """Open a channel to ``host:port``; without credentials in plain text, as ClusterD serves by default."""
     if credentials is None:
-        return grpc.aio.insecure_channel(address, options=_OPTIONS)
-    return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+        return grpc.aio.insecure_channel(address, options=OPTIONS)
+    return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
 
 
 class ClusterD:

@@ -13,7 +13,7 @@ from motor_ft.etcd.rpc_pb2_grpc import AuthStub, KVStub, LeaseStub, WatchStub
 CONNECT_SEC = 1.0
 """How long to wait for a member that does not even refuse the connection."""
 
-_OPTIONS = (
+OPTIONS = (
     # Not below 5 s, etcd's default limit: more frequent pings are answered with GOAWAY.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -50,9 +50,9 @@ class Member:
     def __init__(self, endpoint: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.endpoint = endpoint
         if credentials is None:
-            self._channel = grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
+            self._channel = grpc.aio.insecure_channel(endpoint, options=OPTIONS)
         else:
-            self._channel = grpc.aio.secure_channel(endpoint, credentials, options=_OPTIONS)
+            self._channel = grpc.aio.secure_channel(endpoint, credentials, options=OPTIONS)
         self.kv = KVStub(self._channel)
         self.lease = LeaseStub(self._channel)
         self.watch = WatchStub(self._channel)

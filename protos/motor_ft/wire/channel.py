@@ -12,7 +12,7 @@ Response = TypeVar("Response")
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 
-_OPTIONS = (
+OPTIONS = (
     # Pings only while a call runs: a peer with the default policy answers idle pings with GOAWAY.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -41,7 +41,7 @@ def open_channel(target: str, *, peer: str = "", token: str = "") -> grpc.aio.Ch
     interceptors: list[grpc.aio.ClientInterceptor] = [_Unary(f"{peer} at {target}" if peer else target, identity)]
     if token:
         interceptors.append(_ServerStream(identity))
-    return grpc.aio.insecure_channel(target, options=_OPTIONS, interceptors=interceptors)
+    return grpc.aio.insecure_channel(target, options=OPTIONS, interceptors=interceptors)
 
 
 async def call(

@@ -25,7 +25,7 @@ from motor_ft.wire.policy import PolicyTable
 S = TypeVar("S")
 _log = get_logger(__name__)
 
-_OPTIONS = (
+OPTIONS = (
     # Else a stale second process would silently take half of the connections.
     ("grpc.so_reuseport", 0),
     # A frozen peer is noticed only with the ping timeout; the keepalive options alone do not do it.
@@ -35,7 +35,7 @@ _OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # Our clients ping every 10 s; the default of 5 min would answer them with GOAWAY.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
 )
@@ -69,7 +69,7 @@ class RpcServer:
         self._services: list[str] = []
         self._health = Health()
         self._chain = Chain(policies, metrics, commands, authorizer, refusal)
-        self._server = grpc.aio.server(interceptors=[self._chain], options=_OPTIONS)
+        self._server = grpc.aio.server(interceptors=[self._chain], options=OPTIONS)
 
     def add(self, descriptor_name: str, add_to_server: Callable[[S, grpc.aio.Server], None], servicer: S) -> None:
         """Serve a service, SERVING unless said otherwise.
