@@ -87,7 +87,7 @@ class FaultReportServicer(fault_report_pb2_grpc.FaultReportServiceServicer):
         self._outboxes[receiver] = outbox
         try:
             yield FaultReportResponse(welcome=welcome_to_pb(attachment.welcome))
-            while (response := await outbox.next()) is not None:
+            while (response := await outbox.next(attachment.welcome.heartbeat_interval_sec)) is not None:
                 yield response
             await receiver
         finally:

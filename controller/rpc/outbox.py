@@ -42,8 +42,11 @@ class Outbox:
         self._end = self._end or end
         self._changed.set()
 
-    async def next(self) -> FaultReportResponse | None:
-        """The next message, None after the last; raises OVERLOADED when too many have waited, and what ends it."""
+    async def next(self, progress_sec: float) -> FaultReportResponse | None:
+        """The next message, None after the last; an Ack without news where nothing is to be said for so long.
+
+        Raises OVERLOADED when too many have waited, and what ends the stream.
+        """
         while True:
             if self.cut:
                 text = f"{self._limit} messages wait on this stream: read faster, or connect again"
@@ -51,11 +54,18 @@ class Outbox:
             if self._messages:
                 return self._messages.popleft()
             if self._processed > self._acknowledged:
-                self._acknowledged = self._processed
-                return FaultReportResponse(ack=fault_report_pb2.Ack(sequence=self._acknowledged))
+                return self._ack()
             if self._end is not None:
                 raise self._end
             if self._closed:
                 return None
             self._changed.clear()
-            await self._changed.wait()
+            try:
+                async with asyncio.timeout(progress_sec):
+                    await self._changed.wait()
+            except TimeoutError:
+                return self._ack()
+
+    def _ack(self) -> FaultReportResponse:
+        self._acknowledged = self._processed
+        return FaultReportResponse(ack=fault_report_pb2.Ack(sequence=self._acknowledged))

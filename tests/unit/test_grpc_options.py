@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from grpc._cython import cygrpc
+from grpc._cython import cygrpc  # type: ignore[attr-defined]  # not in its types
 
 from controller.store.etcd import member
 from gateway.mindcluster import clusterd

@@ -791,7 +791,9 @@ Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
 
 @_typing.final
 class Ack(_message.Message):
-    """Everything up to here was processed."""
+    """Everything up to here was processed. Sent at least every heartbeat interval, with news or not: a Controller that is
+    silent for the heartbeat TTL is to be left, frozen ones are not noticed otherwise.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -104,8 +104,8 @@ class ReportLink(ABC, Generic[T]):
         """A stream has begun: what was told on the last one holds no more. Most have nothing to forget."""
 
     async def run(self) -> None:
-        """Connect again and again until cancelled; a leader that is named is tried at once."""
-        leader = ""
+        """Connect again and again until cancelled; a leader that is named is tried at once, unless it was just lost."""
+        leader = lost = ""
         while True:
             address, named = leader or next(self._controllers), bool(leader)
             try:
@@ -114,7 +114,10 @@ class ReportLink(ABC, Generic[T]):
                 leader = ""
                 _log.warning("no link to the controller", controller=address, problem=str(error))
             finally:
+                lost = address if self.connected else lost
                 self._connected(False)
+            if leader == lost:  # others may learn later than we that it is gone
+                leader = lost = ""
             if named or not leader:
                 await asyncio.sleep(self._reconnect.next())
 
@@ -195,9 +198,10 @@ class ReportLink(ABC, Generic[T]):
         self._link_metrics.reports.labels(message.WhichOneof("report")).inc()
 
     async def _hear(self, stream: Stream) -> str:
-        """Do what the Controller says; returns the leader that it names."""
+        """Do what the Controller says; returns the leader that it names. Raises TimeoutError when it is silent."""
         while True:
-            response = await self._read(stream)
+            async with asyncio.timeout(self._pace.heartbeat_ttl_sec):
+                response = await self._read(stream)
             if response.HasField("ack"):
                 self._outbox.acknowledged(response.ack.sequence)
                 self._retry.reset()

@@ -1,6 +1,7 @@
 """The FaultReport stream over real connections (protocol.md section 2)."""
 
 import asyncio
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -225,7 +226,8 @@ async def test_a_silent_stream_is_ended() -> None:
     async with served(desk) as stub:
         stream = await welcomed(stub)
         with pytest.raises(FtError, match=r"nothing came for 0\.3 s"):
-            await read(stream)
+            while True:
+                await read(stream)
         assert desk.detached == ["pod-0"]
 
 
@@ -308,6 +310,18 @@ async def test_a_defect_ends_the_stream_without_telling_secrets() -> None:
         assert failure.value.reason is Reason.INTERNAL
         assert "secret" not in failure.value.message
         assert desk.detached == ["pod-0"]
+
+
+async def test_a_stream_is_never_silent_for_longer_than_a_heartbeat() -> None:
+    """An Ack without news tells a Controller that lives from one that is frozen."""
+    desk = Desk(welcome=replace(WELCOME, heartbeat_interval_sec=0.05))
+    async with served(desk) as stub:
+        stream = await welcomed(stub)
+        assert [(await read(stream)).ack.sequence for _ in range(2)] == [0, 0]
+        await stream.write(healthy(1))
+        while (await read(stream)).ack.sequence == 0:
+            pass
+        assert (await read(stream)).ack.sequence == 1
 
 
 async def test_a_reporter_that_asks_the_wrong_controller_is_told_where_the_leader_is() -> None:

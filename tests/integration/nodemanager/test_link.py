@@ -285,6 +285,29 @@ async def test_not_leader_leads_to_the_leader_at_once(node: Node, controller: Sc
     await leader.stop()
 
 
+async def test_a_leader_that_was_just_lost_is_not_followed_at_once(node: Node, controller: ScriptedController) -> None:
+    """A follower may learn later that it is gone; asked once more, it is believed."""
+    leader = ScriptedController()
+    await leader.start()
+    async with linking(node, controller.address):
+        for named_again in (False, True, True):
+            follower = await controller.called()
+            await follower.hear()
+            follower.say(FaultReportResponse(not_leader=fault_report_pb2.NotLeader(leader=leader.address)))
+            if not named_again:
+                conversation, _ = await leader.linked()
+                conversation.end()
+        await leader.linked()
+    await leader.stop()
+
+
+async def test_a_controller_that_says_nothing_is_left(node: Node, controller: ScriptedController) -> None:
+    """Although nothing waits for an acknowledgement: it may be frozen while its kernel keeps the connection."""
+    async with linking(node, controller.address):
+        await controller.linked(heartbeat=0.05, ttl=0.5)
+        await controller.linked()
+
+
 async def test_a_controller_that_does_not_acknowledge_is_left(node: Node, controller: ScriptedController) -> None:
     async with linking(node, controller.address):
         frozen = await controller.called()
