@@ -25,6 +25,7 @@ from motor_ft.wire.hardware import hardware_fault_to_pb
 from tests.integration.controller.reporters import (
     WELCOME,
     Desk,
+    Stream,
     dead,
     healthy,
     heartbeat,
@@ -226,9 +227,13 @@ async def test_a_silent_stream_is_ended() -> None:
     async with served(desk) as stub:
         stream = await welcomed(stub)
         with pytest.raises(FtError, match=r"nothing came for 0\.3 s"):
-            while True:
-                await read(stream)
+            await _to_the_end(stream)
         assert desk.detached == ["pod-0"]
+
+
+async def _to_the_end(stream: Stream) -> None:
+    while True:
+        await read(stream)
 
 
 async def test_a_stream_whose_reporter_is_gone_is_detached() -> None:
