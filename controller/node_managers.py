@@ -65,6 +65,10 @@ class GrpcNodeManagers:
         self._peers: dict[str, _Peer] = {}
 
     def connect(self, address: str) -> None:
+        peer = self._peers.get(address)
+        if peer is not None and peer.channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+            # It would wait up to a second before it tries again, and fail every command until then.
+            self._tasks.spawn(f"leave {address}", _leave(self._peers.pop(address)))
         self._peer(address)
 
     async def guard(self, address: str, command: Command, lease_sec: float, plan: ScaleDownPlan | None) -> GuardGrant:
@@ -173,8 +177,7 @@ class GrpcNodeManagers:
     async def forget(self, address: str) -> None:
         peer = self._peers.pop(address, None)
         if peer is not None:
-            peer.upkeep.cancel()
-            await peer.channel.close()
+            await _leave(peer)
 
     async def close(self) -> None:
         """Close every channel."""
@@ -227,6 +230,11 @@ class GrpcNodeManagers:
         if not isinstance(message, node_manager_pb2.WatchStatusResponse):
             raise FtError(Reason.OUTCOME_UNKNOWN, f"WatchStatus of NodeManager at {address} has ended")
         return message
+
+
+async def _leave(peer: _Peer) -> None:
+    peer.upkeep.cancel()
+    await peer.channel.close()
 
 
 async def _keep_connected(channel: grpc.aio.Channel) -> None:

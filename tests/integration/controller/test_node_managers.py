@@ -341,6 +341,21 @@ async def test_a_lost_connection_comes_back_by_itself(node: NodeManager, nodes: 
         await until(lambda: proxy.accepted == 2)
 
 
+async def test_a_node_manager_that_is_back_is_reached_at_once(node: NodeManager, nodes: GrpcNodeManagers) -> None:
+    """It has said Hello: commands to it do not fail for the time until the old connection would be tried again."""
+    node.answer = node_manager_pb2.FinalizeResponse
+    host, _, port = node.address.partition(":")
+    async with CutProxy(host, int(port)) as proxy:
+        proxy.cut(mode="reset")
+        for _ in range(5):
+            with pytest.raises(FtError):
+                await nodes.finalize(proxy.address, COMMAND, commit=False, retired=())
+            await asyncio.sleep(0.2)  # for the pauses between attempts to grow
+        proxy.heal()
+        nodes.connect(proxy.address)
+        await nodes.finalize(proxy.address, COMMAND, commit=False, retired=())
+
+
 async def test_watch_yields_readings_and_swallows_signs_of_life(node: NodeManager, nodes: GrpcNodeManagers) -> None:
     """Progress keeps a watch alive that has nothing to tell; leaving it ends it at the NodeManager too."""
     node.watched.put_nowait(node_manager_pb2.WatchStatusResponse(observation=observation_to_pb(reading(0))))
