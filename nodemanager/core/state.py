@@ -36,7 +36,8 @@ class EngineProcess:
 class NodeState:
     """Everything durable.
 
-    ``ended`` is the id of the last transaction that was finalized here or whose abort came first, ``stopped`` the
+    ``ended`` is the id of the last transaction that was finalized here or whose abort came first, ``committed`` that of
+    the last one that was committed, ``stopped`` the
     (instance, generation) of the last Stop.
     """
 
@@ -45,6 +46,7 @@ class NodeState:
     scale_down_on: bool = False
     guard: Guard | None = None
     ended: str = ""
+    committed: str = ""
     stopped: tuple[int, int] | None = None
     retired: frozenset[int] = frozenset()
     applies: Records = ()
@@ -126,12 +128,14 @@ def finalized(
 ) -> NodeState:
     """The transaction has ended: the guard is lifted, and on commit the ranks are retired for good.
 
-    Raises what ``admit`` and ``check_finalize`` raise, FtError UNKNOWN_RANK for a rank of another pod, PLAN_MISMATCH
+    A commit that is repeated because this process was killed before it could answer changes nothing. Raises what ``admit`` and ``check_finalize`` raise, FtError UNKNOWN_RANK for a rank of another pod, PLAN_MISMATCH
     for one that the plan keeps, FieldError for an abort that retires; nothing is changed then.
     """
     fence = admit(state, command)
-    guard = check_finalize(state.guard, command, commit=commit, now=now)
     ranks = frozenset(retired)
+    if commit and state.committed == command.request_id and ranks <= state.retired:
+        return replace(state, fence=fence)
+    guard = check_finalize(state.guard, command, commit=commit, now=now)
     if ranks and not commit:
         raise FieldError({"retired_dp_ranks": "an abort retires nothing"})
     if foreign := ranks - own:
@@ -142,6 +146,7 @@ def finalized(
         state,
         guard=None,
         ended=command.request_id,
+        committed=command.request_id if commit else state.committed,
         retired=state.retired | ranks,
         fence=fence,
     )

@@ -48,6 +48,16 @@ def test_commit_retires_and_lifts_the_guard() -> None:
     assert (state.guard, state.retired, state.ended) == (None, frozenset({1}), "a")
 
 
+def test_a_commit_that_is_repeated_changes_nothing() -> None:
+    """The process may have been killed between the commit and its answer; an abort is not owed one."""
+    state = finalize(guarded_state())
+    assert finalize(state) == state
+    for retired, commit in (((0,), True), ((), False)):
+        with pytest.raises(FtError) as caught:
+            finalize(state, commit=commit, retired=retired)
+        assert caught.value.reason is Reason.GUARD_REQUIRED
+
+
 def test_abort_thaws_and_retires_nothing() -> None:
     state = finalize(guarded_state(), commit=False, retired=())
     assert (state.guard, state.retired) == (None, frozenset())
