@@ -23,6 +23,13 @@ async def scaled_down(cluster: Deployment, dead: list[int]) -> pb.Instance:
     return instance
 
 
+async def reconfiguring(cluster: Deployment, old: pb.Instance) -> pb.Instance:
+    """The instance is being rebuilt."""
+    return await cluster.until(
+        lambda i: i.instance_id == old.instance_id and i.phase == pb.PHASE_RECONFIGURING, "is RECONFIGURING"
+    )
+
+
 async def rebuilt(cluster: Deployment, old: pb.Instance) -> pb.Instance:
     """The old instance is gone and a newer one with all ranks serves."""
     new = await cluster.serving(after=old.instance_id)

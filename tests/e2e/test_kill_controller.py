@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 
-from tests.e2e.checks import completions_work, rebuilt, scaled_down
+from tests.e2e.checks import completions_work, rebuilt, reconfiguring, scaled_down
 from tests.e2e.conftest import Start
 from tests.support.cluster import SCALED, Cluster, Shape
 from tests.support.engine import FakeGroup
@@ -53,12 +53,12 @@ async def killed_at(cluster: Cluster, group: FakeGroup, number: int) -> None:
     """From an instance that serves to the next one."""
     old = await cluster.serving()
     before = len(await cluster.applies())
-    cluster.kill_at(POINTS[number])
+    cluster.signal_at(POINTS[number])
     await cluster.inject("worker_kill", 1)
     assert await cluster.controllers[0].wait() == -signal.SIGKILL
     await cluster.start_controller()
     if number in INTERRUPTED:
-        await cluster.phase("RECONFIGURING")
+        await reconfiguring(cluster, old)
     else:
         await scaled_down(cluster, [1])
     told = Counter(apply["rank"] for apply in (await cluster.applies())[before:])
@@ -66,7 +66,7 @@ async def killed_at(cluster: Cluster, group: FakeGroup, number: int) -> None:
         assert told == Counter({0: 1, 2: 1}), POINTS[number]
         for rank in (0, 2):
             await cluster.inject("worker_kill", rank)
-        await cluster.phase("RECONFIGURING")
+        await reconfiguring(cluster, old)
     elif number < ARMED:
         assert told == Counter(), POINTS[number]
     assert told <= Counter({0: 1, 2: 1}), POINTS[number]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -10,15 +11,13 @@ from typing import Any, Self
 from aiohttp import ClientSession
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.cluster.deployment import Deployment
+from tests.support.cluster.deployment import START_TIMEOUT_SEC, Deployment
 from tests.support.cluster.shape import Shape
 from tests.support.cluster.site import Site
 from tests.support.cut_proxy import CutProxy
 from tests.support.ports import free_ports
 from tests.support.processes import Running
-
-LEASE_TTL_SEC = 2
-"""How long a standby waits after the leader was killed, at least."""
+from tests.support.waiting import until
 
 
 class Cluster(Deployment):
@@ -142,7 +141,7 @@ class Cluster(Deployment):
         if not self.shape.etcd:
             return {"kind": self.shape.store, "path": self.folder / "controller.db"}
         endpoints = [f"http://{member}" for member in self.shape.etcd]
-        etcd = {"endpoints": endpoints, "prefix": f"/{self.folder.name}", "lease_ttl_sec": LEASE_TTL_SEC}
+        etcd = {"endpoints": endpoints, "prefix": f"/{self.folder.name}", "lease_ttl_sec": self.shape.lease_ttl_sec}
         return {"kind": "etcd", "etcd": etcd}
 
     async def start_gateway(self) -> None:
@@ -196,10 +195,14 @@ class Cluster(Deployment):
 
     # --- do ---
 
-    def kill_at(self, point: str) -> None:
-        """Have a daemon of ``tests.support.killed`` end at this point."""
-        self.note(f"SIGKILL {point}", None)
-        (self.folder / "kill").write_text(point)
+    def signal_at(self, point: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Have a daemon of ``tests.support.killed`` get a signal at this point, once."""
+        self.note(f"{number.name} {point}", None)
+        (self.folder / "point").write_text(f"{number.name} {point}")
+
+    async def signalled(self) -> None:
+        """Return when it has got it."""
+        await until(lambda: not (self.folder / "point").exists(), START_TIMEOUT_SEC)
 
     async def inject_coordinator(self, name: str, **params: object) -> None:
         """One injection into the Coordinator (tests/support/coordinator/server.py)."""

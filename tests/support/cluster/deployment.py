@@ -86,6 +86,7 @@ class Deployment:
             "role": self.shape.role,
             "node_name": f"node-{number}",
             "pod_name": f"{self.shape.job}-{number}",
+            "pod_uid": f"{self.shape.job}-{number}" if self.shape.pods_outlive else None,
             "pod_ip": "127.0.0.1",
             "listen": f"127.0.0.1:{grpc_port}",
             "rest_listen": f"127.0.0.1:{rest_port}",

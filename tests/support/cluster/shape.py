@@ -60,12 +60,16 @@ class Shape:
     job: str = "demo"
     role: str = "union"
     first_card: int = 0
+    pods_outlive: bool = False
+    """A pod stays the same when its NodeManager ends; else each start is another pod."""
     urls: tuple[str, ...] = ()
     group: FakeGroup | None = None
     """What is behind ``urls`` when that runs in this process; such engines outlive their NodeManagers."""
     store: str = "sqlite"
     etcd: tuple[str, ...] = ()
     """Members of an etcd that runs already; the records are kept there instead of in ``store``."""
+    lease_ttl_sec: int = 2
+    """After which time a standby takes over from a leader that is silent."""
     controllers: int = 1
     """More than one need an etcd."""
     controller_module: str = "controller"

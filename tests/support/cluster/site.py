@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import ClientSession, ClientTimeout
 
 from tests.support.cluster.shape import toml
-from tests.support.killed import KILL_FILE
+from tests.support.killed import POINT_FILE
 from tests.support.processes import Running, python_module
 
 
@@ -40,8 +40,8 @@ class Site:
 
     @property
     def env(self) -> dict[str, str]:
-        """Environment of daemons that may be killed at a point (``tests.support.killed``)."""
-        return {KILL_FILE: str(self.folder / "kill")}
+        """Environment of the daemons of ``tests.support.killed``."""
+        return {POINT_FILE: str(self.folder / "point")}
 
     async def run(self, name: str, module: str, *arguments: str) -> Running:
         """Start a command; what it prints is kept in the folder."""

@@ -1,16 +1,23 @@
-"""A Controller whose scale-downs pass a point before their first effect and after every one."""
+"""A Controller that passes a point at the begin of a scale-down and after each of its effects, and before a rebuild.
+
+While it is stopped the clock of its lease stands still, as when the whole machine is paused: it wakes up as a leader.
+"""
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
-from controller import recoveries
+from controller import app, recoveries
 from controller.__main__ import main
 from controller.core import effects as fx
+from controller.core.ports import StrategyResult
 from controller.strategies.dp_scale_down import DpScaleDownStrategy
+from controller.strategies.instance_reconfiguration import InstanceReconfiguration
 from motor_ft.model.errors import FtError
-from tests.support.killed import passing
+from tests.support.killed import Pauses, passing
 
 
 def points(effects: Sequence[fx.Effect]) -> list[str]:
@@ -41,6 +48,19 @@ class MortalScaleDown(DpScaleDownStrategy):
         return answer
 
 
+class MortalReconfiguration(InstanceReconfiguration):
+    """One rebuild."""
+
+    async def execute(self) -> StrategyResult:
+        passing("rebuild")
+        return await super().execute()
+
+
+def _boot_time(clock: int) -> float:
+    return time.clock_gettime(clock) - Pauses.total_sec
+
+
 if __name__ == "__main__":
-    vars(recoveries).update(DpScaleDownStrategy=MortalScaleDown)
+    vars(recoveries).update(DpScaleDownStrategy=MortalScaleDown, InstanceReconfiguration=MortalReconfiguration)
+    vars(app).update(time=SimpleNamespace(clock_gettime=_boot_time, CLOCK_BOOTTIME=time.CLOCK_BOOTTIME))
     sys.exit(main())
