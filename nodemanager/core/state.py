@@ -128,8 +128,9 @@ def finalized(
 ) -> NodeState:
     """The transaction has ended: the guard is lifted, and on commit the ranks are retired for good.
 
-    A commit that is repeated because this process was killed before it could answer changes nothing. Raises what ``admit`` and ``check_finalize`` raise, FtError UNKNOWN_RANK for a rank of another pod, PLAN_MISMATCH
-    for one that the plan keeps, FieldError for an abort that retires; nothing is changed then.
+    A commit that is repeated because this process was killed before it could answer changes nothing. Raises what
+    ``admit`` and ``check_finalize`` raise, FtError UNKNOWN_RANK for a rank of another pod, PLAN_MISMATCH for one that
+    the plan keeps, FieldError for an abort that retires; nothing is changed then.
     """
     fence = admit(state, command)
     ranks = frozenset(retired)
