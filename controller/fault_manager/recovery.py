@@ -1,5 +1,6 @@
 """From a decision to at most one strategy, and from its end to what comes next (recovery.md section 4)."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from controller.core.changes import Change, of_decision, of_evidence
@@ -147,6 +148,7 @@ class Recovery:
         self._note(decision, snapshot)
         if decision.stop:
             self._runner.stop(decision.reason)
+            self.tried = frozenset(each for each in self.tried if each != self.strategy)  # it only makes way
         elif decision.action is Action.WAIT:
             self._idle_probe.look(now)
         elif decision.action is Action.INSTANCE_RECONFIGURATION:
@@ -169,7 +171,7 @@ class Recovery:
         if decision.isolate is not self.isolated:
             self.isolated = decision.isolate
             self._actor.env.publisher.update(self._actor.instance_id)
-        if last is not None and (decision.action, decision.reason) == (last.action, last.reason):
+        if last is not None and replace(decision, look_again=last.look_again) == last:
             return
         log.info(
             "decision",
@@ -177,6 +179,7 @@ class Recovery:
             action=str(decision.action),
             row=decision.row,
             reason=decision.reason,
+            isolate=decision.isolate,
         )
         self._actor.env.observer.decision(decision.action)
         self._actor.note(of_decision(decision, snapshot))

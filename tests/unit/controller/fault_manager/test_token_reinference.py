@@ -98,6 +98,24 @@ async def test_a_scale_down_before_its_apply_makes_way_and_is_begun_anew_afterwa
         assert all(len(told) == 1 for told in world.applies().values())
 
 
+async def test_a_fast_recovery_that_made_way_is_tried_again() -> None:
+    async with World(*map(with_cards, TWO_PODS), settings=replace(SETTINGS, fast_recovery=True)) as world:
+        adapter = FakeAdapter(world)
+        await adapter.connect()
+        await world.serve()
+        world.pod(2).hold["guard"] = lambda: adapter.tell(TOKEN)
+        await world.lose()
+        await world.until(lambda: len(world.controller.started) == 2)
+        del world.pod(2).hold["guard"]
+        await adapter.clear(TOKEN)
+        await world.until(lambda: len(world.observed.strategies) == 3 and world.can_serve())
+        assert world.observed.strategies == [
+            ("fast_recovery", "cancelled"),
+            ("token_reinference", "cancelled"),
+            ("fast_recovery", "succeeded"),
+        ]
+
+
 @pytest.mark.parametrize("step", ["apply", "commit"])
 async def test_from_the_scaling_down_write_on_the_outcome_comes_first(step: str) -> None:
     async with serving() as (world, adapter):
