@@ -77,14 +77,13 @@ class Life:
         return self._dissolved_at is not None
 
     def missing(self, now: float) -> list[PodLiveness]:
-        """Pods with an active rank that were not heard for the TTL, or that were stopped for the loss of others."""
-        ttl = self._settings.heartbeat_ttl
-        return [pod for pod in self._needed() if pod.gone(now, ttl) or (self.dissolved and self._was_told(pod))]
+        """Pods with an active rank that are lost, or that were stopped for the loss of others."""
+        return [pod for pod in self._needed() if self._lost(pod, now) or (self.dissolved and self._was_told(pod))]
 
     def stoppable(self, now: float) -> list[PodLiveness]:
         """Pods that are there, and were not told to stop since the loss of others began."""
-        ttl = self._settings.heartbeat_ttl
-        return [pod for pod in self._needed() if not pod.gone(now, ttl) and not self._was_told(pod)]
+        met = (pod for pod in self._needed() if pod.incarnation and not self._lost(pod, now))
+        return [pod for pod in met if not self._was_told(pod)]
 
     def told(self, now: float) -> None:
         """Who is there is told to stop, once for this loss."""
@@ -97,6 +96,11 @@ class Life:
     def lets_go(self, pod: PodLiveness) -> bool:
         """The pod was told to stop: when it starts anew it belongs to another instance."""
         return self._actor.phase is Phase.RECONFIGURING or self._was_told(pod)
+
+    def _lost(self, pod: PodLiveness, now: float) -> bool:
+        """Whom this Controller has not met yet may only be slow to find it: nobody is stopped for that."""
+        settings = self._settings
+        return pod.gone(now, settings.heartbeat_ttl if pod.incarnation else settings.heartbeat_ttl_other)
 
     def _was_told(self, pod: PodLiveness) -> bool:
         return self._told.get(pod.registration.pod_uid) == pod.incarnation

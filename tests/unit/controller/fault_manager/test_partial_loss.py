@@ -214,13 +214,27 @@ async def test_a_node_manager_that_starts_again_is_not_lost() -> None:
         assert world.can_serve()
 
 
-async def test_after_a_restart_of_the_controller_nobody_is_lost_before_one_ttl() -> None:
+async def test_after_a_restart_of_the_controller_who_is_slow_to_find_it_is_not_lost() -> None:
+    """A failover must not stop a fleet; who has not come when instances are forgotten is missed."""
     async with serving(keeper=False) as world:
         await asyncio.sleep(5 * TTL)
         await world.kill()
         await world.restart(connect=False)
         for number in (1, 2, 3):
             await world.pod(number).connect()
+        await asyncio.sleep(GONE - 0.1)
+        assert world.status().state is InstanceState.INACTIVE
+        assert world.stops == []
+        await asyncio.sleep(0.2)
+        assert stopped(world) == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+        await world.until(lambda: world.status().state is InstanceState.DELETED)
+
+
+async def test_after_a_restart_of_the_controller_who_has_come_and_is_silent_again_is_lost_at_the_ttl() -> None:
+    async with serving(keeper=False) as world:
+        await world.kill()
+        await world.restart()
+        await silent(world, 4)
         await asyncio.sleep(TTL - 0.1)
         assert world.stops == []
         await asyncio.sleep(0.2)
