@@ -48,7 +48,8 @@ def of_decision(decision: Decision, snapshot: Snapshot) -> Change:
     """A decision, with the gist of what it looked at."""
     said: dict[str, object] = {"action": decision.action, "row": decision.row, "phase": snapshot.phase}
     said |= {"unhealthy": sorted(snapshot.unhealthy), "dead": sorted(snapshot.dead), "active": sorted(snapshot.active)}
-    said |= {"isolate": decision.isolate}
+    if decision.isolate:
+        said["isolate"] = True
     return Change(EventKind.DECISION, f"{decision.action}: {decision.reason}", said)
 
 

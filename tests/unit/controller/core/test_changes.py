@@ -109,6 +109,8 @@ def test_a_decision_is_told_with_the_gist_of_what_it_looked_at() -> None:
         "dead": [1],
         "active": [0, 1, 2, 3],
     }
+    isolated = changes.of_decision(Decision(Action.NONE, "hardware", "10", isolate=True), COMPLETE)
+    assert isolated.attributes["isolate"] is True
 
 
 def test_an_instance_that_appears_has_a_life_a_phase_and_is_published() -> None:
