@@ -19,6 +19,7 @@ from motor_ft.wire.convert import demand, duration_from_pb
 from motor_ft.wire.errors import from_rpc_error
 from motor_ft.wire.log import get_logger
 from motor_ft.wire.outbox import Outbox
+from motor_ft.wire.standby import begins_to_lead
 
 WELCOME_SEC = 5.0
 T = TypeVar("T")
@@ -71,7 +72,7 @@ class ReportLink(ABC, Generic[T]):
         rng: Callable[[], float],
     ) -> None:
         self.connected = False
-        self._controllers = itertools.cycle(controllers)
+        self._controllers = controllers
         self._outbox = outbox
         self._wake = wake
         self._link_metrics = metrics
@@ -104,10 +105,14 @@ class ReportLink(ABC, Generic[T]):
         """A stream has begun: what was told on the last one holds no more. Most have nothing to forget."""
 
     async def run(self) -> None:
-        """Connect again and again until cancelled; a leader that is named is tried at once, unless it was just lost."""
+        """Connect again and again until cancelled.
+
+        A leader that is named is tried at once, unless it was just lost; so is a Controller that begins to lead.
+        """
         leader = lost = ""
+        turns = itertools.cycle(self._controllers)
         while True:
-            address, named = leader or next(self._controllers), bool(leader)
+            address, named = leader or next(turns), bool(leader)
             try:
                 leader = await self._session(address)
             except FtError as error:
@@ -119,7 +124,7 @@ class ReportLink(ABC, Generic[T]):
             if leader == lost:  # others may learn later than we that it is gone
                 leader = lost = ""
             if named or not leader:
-                await asyncio.sleep(self._reconnect.next())
+                leader = await begins_to_lead(self._controllers, self._reconnect.next()) or leader
 
     async def _session(self, address: str) -> str:
         """One stream to its end; returns the leader that the Controller named, empty for none."""
