@@ -6,6 +6,7 @@ from gateway.engines.client import EngineHttp, NotSentError, UnansweredError
 from gateway.engines.dialect import Reply, UnreadableError
 from gateway.engines.vllm import refusal_text
 from motor_ft.model.engine import ProbeOutcome, Problem
+from motor_ft.wire.decoding import NOT_JSON
 
 _NO_ROUTE = {404, 405, 501}
 
@@ -47,7 +48,7 @@ def judge(reply: Reply) -> tuple[ProbeOutcome, str]:
         return ProbeOutcome.FAILED, refusal_text(reply)
     try:
         reasons = [choice.finish_reason for choice in msgspec.json.decode(reply.body, type=_Completion).choices]
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         return ProbeOutcome.FAILED, f"no completion: {error}"
     if not reasons or "abort" in reasons:
         return ProbeOutcome.FAILED, "the completion was aborted" if reasons else "no completion came back"
@@ -57,5 +58,5 @@ def judge(reply: Reply) -> tuple[ProbeOutcome, str]:
 def _model(reply: Reply) -> str:
     try:
         return msgspec.json.decode(reply.body, type=_Models).data[0].id
-    except (msgspec.DecodeError, IndexError) as error:
+    except (*NOT_JSON, IndexError) as error:
         raise UnreadableError(Problem.PROTOCOL, f"/v1/models names no model: {refusal_text(reply)}") from error

@@ -6,6 +6,7 @@ import msgspec
 
 from gateway.engines.dialect import MAX_BODY, Reply, UnreadableError, Verdict
 from motor_ft.model.engine import ApplyOutcome, EngineObservation, EngineStatus, FtState, Problem
+from motor_ft.wire.decoding import NOT_JSON
 
 _MAX_TEXT = 1000  # characters of an engine's text that are passed on
 _MAX_RAW = 120  # characters of a raw answer that a message shows
@@ -67,7 +68,7 @@ def sole_entry(decoder: msgspec.json.Decoder[Status[EntryT]], rank: int, reply: 
         raise UnreadableError(Problem.PROTOCOL, f"the status is longer than {MAX_BODY} bytes")
     try:
         engines = decoder.decode(reply.body).engines
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         raise UnreadableError(Problem.PROTOCOL, f"{error}; received {_raw(reply.body)}") from error
     ids = [entry.id for entry in engines]
     if ids != [rank]:
@@ -101,9 +102,9 @@ def read_apply(reply: Reply, echo: str | None) -> Verdict:
         return Verdict(ApplyOutcome.REFUSED, refusal_text(reply))
     try:
         accepted = _ACCEPTED.decode(reply.body)
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         return Verdict(ApplyOutcome.UNKNOWN, f"HTTP 202 that is not understood: {error}; received {_raw(reply.body)}")
-    their_id = _clip(accepted.request_id, _MAX_RAW)
+    their_id = _clip(accepted.request_id, _MAX_TEXT)  # as a later reading shows it
     if echo is not None and accepted.request_id != echo:
         return Verdict(ApplyOutcome.UNKNOWN, f"HTTP 202 for request id {their_id!r}, sent {echo!r}", their_id)
     return Verdict(ApplyOutcome.ACCEPTED, "", their_id)
@@ -117,7 +118,7 @@ def refusal_text(reply: Reply) -> str:
 def _message(body: bytes) -> str:
     try:
         refusal = _REFUSAL.decode(body)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return _raw(body)
     match refusal.error, refusal.detail:
         case _ErrorText(message=text), _:

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from motor_ft.model.command import MAX_LEASE_SEC, MAX_REQUEST_ID_LENGTH, Command, valid_request_id
 from motor_ft.model.errors import FieldError
+from motor_ft.wire.decoding import NOT_JSON
 
 T = TypeVar("T")
 Rank = Annotated[int, Meta(ge=0, lt=2**31)]
@@ -88,7 +89,7 @@ async def read(request: web.Request, schema: type[T]) -> T:
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$")
         raise FieldError({where.strip("`.") or "body": what}) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise FieldError({"body": f"is not JSON: {error}"}) from error
 
 

@@ -221,8 +221,9 @@ class TestReport:
         assert field in body["reason"]
         assert controller.reports == []
 
-    async def test_what_is_not_json_is_400_in_the_same_shape(self, rest: Rest) -> None:
-        status, body = await rest.post_raw(REPORT, b"{")
+    @pytest.mark.parametrize("text", [b"{", b'{"x":' + b"[" * 10_000], ids=["cut", "too deep"])
+    async def test_what_is_not_json_is_400_in_the_same_shape(self, rest: Rest, text: bytes) -> None:
+        status, body = await rest.post_raw(REPORT, text)
         assert (status, body["accepted"]) == (400, False)
 
     async def test_a_controller_that_does_not_answer_is_502(self) -> None:

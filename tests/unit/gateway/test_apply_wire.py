@@ -44,6 +44,11 @@ def test_dialect_a_returns_the_engines_own_id() -> None:
     assert A.read_apply(RETRY, accepted("6c0f")) == Verdict(ApplyOutcome.ACCEPTED, "", "6c0f")
 
 
+def test_a_long_id_is_kept_whole_to_be_compared_with_what_a_later_reading_shows() -> None:
+    long = Order("r" * 128, Instruction.RETRY)
+    assert B.read_apply(long, accepted(long.request_id)).engine_request_id == long.request_id
+
+
 def test_a_202_for_another_id_is_unknown_and_names_both() -> None:
     verdict = B.read_apply(SCALE_DOWN, accepted("rec-16"))
     assert verdict.outcome is ApplyOutcome.UNKNOWN
@@ -52,7 +57,18 @@ def test_a_202_for_another_id_is_unknown_and_names_both() -> None:
     assert verdict.engine_request_id == "rec-16"
 
 
-@pytest.mark.parametrize("answer", [accepted(None), accepted(7), Reply(202, b""), Reply(202, b"ok"), accepted("x", 1)])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        accepted(None),
+        accepted(7),
+        Reply(202, b""),
+        Reply(202, b"ok"),
+        accepted("x", 1),
+        Reply(202, b'{"x":' + b"[" * 100_000),
+    ],
+    ids=["no id", "a number", "empty", "no JSON", "no text", "too deep"],
+)
 @pytest.mark.parametrize("dialect", [A, B])
 def test_a_202_that_is_not_understood_is_unknown(dialect: VllmV1 | Vllm033, answer: Reply) -> None:
     assert dialect.read_apply(RETRY, answer).outcome is ApplyOutcome.UNKNOWN

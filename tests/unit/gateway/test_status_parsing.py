@@ -101,6 +101,7 @@ def test_unknown_keys_and_nulls_are_ignored(dialect: Dialect) -> None:
         (Reply(200, b'{"schema_version":1'), "truncated"),
         (Reply(200, b"\xff\xfe\x00"), "malformed"),
         (Reply(200, b"[" * 100_000), "[[["),
+        (Reply(200, b'{"x":' + b"[" * 100_000), "recursion"),
         (Reply(200, b" " * (MAX_BODY + 1)), str(MAX_BODY)),
     ],
 )
@@ -147,6 +148,7 @@ def test_anything_but_the_one_entry_of_the_asked_rank_is_an_identity_problem(
         (503, b"<html>", "HTTP 503: <html>"),
         (500, b'{"error":{"message":"boom","code":500}}', "HTTP 500: boom"),
         (204, b"", "HTTP 204"),
+        (500, b'{"x":' + b"[" * 100_000, "HTTP 500"),
     ],
 )
 def test_every_status_but_200_is_an_http_problem_with_the_engines_words(
