@@ -12,6 +12,8 @@ from motor_ft.wire.listen import split_address
 from nodemanager.supervisor import EngineSpec
 
 Port = Annotated[int, Meta(ge=1, le=65535)]
+Natural = Annotated[int, Meta(ge=0, lt=2**31)]
+Size = Annotated[int, Meta(ge=1, lt=2**31)]
 Name = Annotated[str, Meta(min_length=1)]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
@@ -27,14 +29,14 @@ class DeviceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One DP rank of this pod. With neither ``command`` nor ``pid`` only its endpoint is known."""
 
-    rank: Annotated[int, Meta(ge=0)]
+    rank: Natural
     port: Port
     """Port of the engine's HTTP server."""
     host: str = ""
     """Address of the engine's HTTP server; empty: the pod's."""
     command: tuple[str, ...] = ()
     """Launches the engine; it ends with the NodeManager."""
-    pid: Annotated[int, Meta(ge=0)] = 0
+    pid: Natural = 0
     """A running engine to adopt; it outlives the NodeManager."""
     headless: bool = False
     """Serves no traffic and is never read."""
@@ -62,8 +64,8 @@ class CapabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     external_lb: bool
     auto_recovery: bool
     eplb: bool
-    num_redundant_experts: Annotated[int, Meta(ge=0)]
-    engine_recovery_timeout_sec: Annotated[float, Meta(ge=0)] = 0.0
+    num_redundant_experts: Natural
+    engine_recovery_timeout_sec: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
     """How long an engine waits for a command after its fault; 0: not stated."""
 
     def capability(self) -> FtCapability:
@@ -125,9 +127,9 @@ class NodeManagerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     """Directory of the journal; must outlive the process, and be this pod's alone."""
     log_dir: str = ""
     """Directory of the engines' output; empty: the state directory."""
-    dp_size: Annotated[int, Meta(ge=1)]
+    dp_size: Size
     """DP size of the whole instance."""
-    tp_size: Annotated[int, Meta(ge=1)] = 1
+    tp_size: Size = 1
     engines: Annotated[tuple[EngineConfig, ...], Meta(min_length=1)]
     capability: CapabilityConfig | None = None
     gateway: GatewayConfig = GatewayConfig()
@@ -153,7 +155,7 @@ class NodeManagerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
             _check_address("controllers", address)
         try:
             re.compile(self.worker_pattern)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             check(False, "worker_pattern", f"is no regular expression: {error}")
 
 

@@ -6,6 +6,8 @@ from typing import TypeVar
 
 import msgspec
 
+from motor_ft.wire.decoding import NOT_JSON
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -38,7 +40,7 @@ def load(path: Path, schema: type[T]) -> T:
         raise ConfigError(f"{path}: cannot read it: {error.strerror}") from error
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {_describe(str(error))}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (*NOT_JSON, ValueError) as error:  # the last for a number of TOML that is too long
         raise ConfigError(f"{path}: not valid {path.suffix[1:].upper()}: {error}") from error
 
 
@@ -46,9 +48,9 @@ def _describe(error: str) -> str:
     """Put the key path first: ``Expected `int`, got `str` - at `$.store.size` `` → ``store.size: expected …``."""
     what, _, at = error.partition(" - at `$")
     path = at.rstrip("`").lstrip(".")
-    if found := re.fullmatch(r"Object (contains unknown|missing required) field `(.+)`", what):
+    if found := re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", what, re.DOTALL):
         problem = "unknown key" if "unknown" in found[1] else "is missing"
-        return f"{path}.{found[2]}: {problem}".lstrip(".")
+        return f"{path}.{found[2] or repr('')}: {problem}".lstrip(".")
     if not path:
         return what  # a check() of the outermost struct, or the file as a whole
     if found := re.match(r"[a-z_.\[\]0-9]+: ", what):

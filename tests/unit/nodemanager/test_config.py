@@ -64,11 +64,20 @@ def test_a_good_one_says_what_the_pod_is(tmp_path: Path) -> None:
         ({"listen": "nowhere"}, "listen: must be host:port, not 'nowhere'"),
         ({"controllers": ["c:x"]}, "controllers: must be host:port, not 'c:x'"),
         ({"controllers": []}, "controllers"),
+        ({"listen": "a:" + 5000 * "1"}, "listen: must be host:port"),
+        ({"tp_size": 2**31}, "tp_size: expected `int` <= 2147483647"),
+        ({"engines": [{"rank": 0, "port": 1, "pid": 2**31}]}, "engines[0].pid: expected `int` <= 2147483647"),
+        ({"worker_pattern": "a{99999999999}"}, "worker_pattern: is no regular expression"),
+        ({"worker_pattern": 5000 * "("}, "worker_pattern: is no regular expression"),
         ({"worker_pattern": "("}, "worker_pattern: is no regular expression"),
         ({"store_port": {"first": 5, "last": 4}}, "store_port.last: 4 is below first, 5"),
         ({"store_port": {"base": 65535}}, "store_port.base: plus dp_size is no port"),
         ({"gateway": {"dialect": "french"}}, "gateway.dialect"),
         ({"capability": {"dialect": "vllm_v1"}}, "capability.engine_ft: is missing"),
+        (
+            {"capability": GOOD["capability"] | {"engine_recovery_timeout_sec": 1e300}},
+            "capability.engine_recovery_timeout_sec: expected `float` <= 86400.0",
+        ),
     ],
 )
 def test_a_bad_one_names_the_key(tmp_path: Path, change: dict[str, Any], text: str) -> None:

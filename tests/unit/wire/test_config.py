@@ -44,6 +44,7 @@ def test_toml_and_json_read_the_same(tmp_path: Path, name: str, text: str) -> No
     [
         ("{}", "name: is missing"),
         ('{"name":"x","nam":1}', "nam: unknown key"),
+        ('{"name":"x","":1}', "'': unknown key"),
         ('{"name":"x","timeouts":{"foo":1}}', "timeouts.foo: unknown key"),
         ('{"name":1}', "name: expected `str`, got `int`"),
         ('{"name":"x","timeouts":{"engine_sec":"4"}}', "timeouts.engine_sec: expected `float`, got `str`"),
@@ -81,6 +82,14 @@ def test_a_file_that_is_not_utf8_is_named(tmp_path: Path, suffix: str) -> None:
     path.write_bytes(b'{"name": "\xff"}')
     with pytest.raises(ConfigError, match="not valid"):
         load(path, Config)
+
+
+@pytest.mark.parametrize("value", [5000 * "9", 5000 * "["], ids=["too long", "too deep"])
+def test_a_file_with_a_value_that_no_decoder_takes_is_named(tmp_path: Path, value: str) -> None:
+    path = write(tmp_path, "a.toml", f"name = {value}")
+    with pytest.raises(ConfigError) as refused:
+        load(path, Config)
+    assert str(refused.value).startswith(f"{path}: not valid TOML: ")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
