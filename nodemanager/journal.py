@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from motor_ft.model.errors import FtError, Reason
+from motor_ft.wire.decoding import NOT_JSON
 from nodemanager.core.state import NodeState
 
 RECORD_VERSION = b"1"
@@ -97,7 +98,7 @@ class Journal:
             raise _corrupt(self._path, start, "the checksum is wrong")
         try:
             return msgspec.json.decode(body, type=NodeState), end
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise _corrupt(self._path, start, str(error)) from error
 
     @staticmethod

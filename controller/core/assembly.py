@@ -1,5 +1,6 @@
 """When do registrations make an instance? (RFC section 6, recovery.md section 8)"""
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 
@@ -22,7 +23,7 @@ def check_registration(pod: Registration) -> None:
         wrong["registration.endpoints"] = f"ranks {outside} are outside 0..{pod.dp_size - 1}"
     if doubled := sorted(rank for rank, count in Counter(ranks).items() if count > 1):
         wrong["registration.endpoints"] = f"ranks {doubled} are named twice"
-    if not pod.node_manager_address.rpartition(":")[2].isdigit():
+    if not re.fullmatch("[0-9]{1,5}", pod.node_manager_address.rpartition(":")[2]):
         wrong["registration.node_manager_address"] = f"must be host:port, is {pod.node_manager_address!r}"
     if wrong:
         raise FieldError(wrong)
@@ -49,6 +50,15 @@ def complete(pods: Iterable[Registration]) -> bool:
     known = list(pods)
     ranks = sorted(rank for pod in known for rank in _routable(pod))
     return bool(known) and len(ranks) == known[0].dp_size and ranks == list(range(len(ranks)))
+
+
+def check_identity(record: IdentityRecord, instance_id: int) -> None:
+    """Is it of this instance, and can it have been assembled? Raises FieldError."""
+    for pod in record.pods:
+        check_registration(pod)
+    sizes = {record.dp_size, *(pod.dp_size for pod in record.pods)}
+    if record.instance_id != instance_id or len(sizes) > 1 or not complete(record.pods):
+        raise FieldError({"it": f"is not that of instance {instance_id} with all its ranks"})
 
 
 def identity(instance_id: int, pods: Iterable[Registration]) -> IdentityRecord:

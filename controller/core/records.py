@@ -7,6 +7,8 @@ from motor_ft.model.hardware import FaultKey, FaultLevel
 from motor_ft.model.topology import Registration, Role
 
 RECONFIGURATION = "instance_reconfiguration"
+MAX_GENERATION = 2**62
+"""It only grows, and every message has room for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,11 @@ class RuntimeRecord:
     def __post_init__(self) -> None:
         if self.phase is Phase.DISABLED:
             raise ValueError("DISABLED is derived from the switches and never stored")
+        if not 0 <= self.generation <= MAX_GENERATION:
+            raise ValueError(f"generation must be 0 to {MAX_GENERATION}, not {self.generation}")
+        ranks = self.original_dp_ranks
+        if not ranks or ranks != tuple(range(len(ranks))) or not set(self.dead_committed) <= set(ranks):
+            raise ValueError(f"ranks must be 0 to N-1 and those removed among them, not {ranks}, {self.dead_committed}")
 
     def at(self, phase: Phase) -> "RuntimeRecord":
         """The same record in another phase; the caller checks the move."""

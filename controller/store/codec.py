@@ -7,8 +7,11 @@ from typing import TypeVar
 
 import msgspec
 
+from controller.core.assembly import check_identity
 from controller.core.ports import Loaded, Stored
 from controller.core.records import IdentityRecord, RuntimeRecord
+from motor_ft.model.errors import FieldError
+from motor_ft.wire.decoding import NOT_JSON
 
 VERSION = 1
 
@@ -53,7 +56,7 @@ def decode(body: bytes, schema: type[RecordT]) -> RecordT:
         if envelope.version != VERSION:
             raise UnreadableError(f"is of version {envelope.version}, this Controller knows {VERSION}")
         return msgspec.json.decode(envelope.record, type=schema)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise UnreadableError(str(error)) from error
 
 
@@ -63,11 +66,19 @@ def gather(rows: Iterable[Row]) -> Loaded:
     for row in rows:
         try:
             if row.kind is Kind.IDENTITY:
-                identity = decode(row.body, IdentityRecord)
-                loaded.identities[row.instance_id] = Stored(identity, row.revision)
+                loaded.identities[row.instance_id] = Stored(_identity(row), row.revision)
             else:
                 runtime = decode(row.body, RuntimeRecord)
                 loaded.runtimes[row.instance_id] = Stored(runtime, row.revision)
         except UnreadableError as error:
             loaded.unreadable[row.instance_id] = f"{row.kind} record {error}"
     return loaded
+
+
+def _identity(row: Row) -> IdentityRecord:
+    identity = decode(row.body, IdentityRecord)
+    try:
+        check_identity(identity, row.instance_id)
+    except FieldError as error:
+        raise UnreadableError(error.message) from error
+    return identity

@@ -88,7 +88,7 @@ REGISTRATION = Registration(
     pod_name="pod-0",
     pod_ip="10.0.0.1",
     node_manager_address="10.0.0.1:9000",
-    dp_size=4,
+    dp_size=1,
     tp_size=1,
     endpoints=(Endpoint(0, "10.0.0.1", 8000, devices=(Device("3"),), incarnation="first"),),
     capability=FtCapability("vllm_v1", True, True, True, False, True, 1, 120.0),
@@ -96,18 +96,18 @@ REGISTRATION = Registration(
 
 
 def identity(instance_id: int) -> IdentityRecord:
-    """An identity with every field set."""
+    """An identity with every field set, of an instance with one rank."""
     return IdentityRecord(
         instance_id,
         "job",
         "model",
         "vllm",
         Role.UNION,
-        4,
+        1,
         1,
         (REGISTRATION,),
         ready=True,
-        baseline=(1,),
+        baseline=(0,),
         hardware_baseline=(fault_key("node-a", "Ascend910-3", "0x80E18402"),),
         paused="by ann: upgrade of node-1",
     )

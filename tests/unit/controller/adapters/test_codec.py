@@ -4,10 +4,13 @@ import json
 
 import pytest
 
+from controller.core.assembly import identity
 from controller.core.phases import Phase
+from controller.core.ports import Stored
 from controller.core.records import IdentityRecord, RuntimeRecord
-from controller.store.codec import UnreadableError, decode, encode
+from controller.store.codec import Kind, Row, UnreadableError, decode, encode, gather
 from motor_ft.model.topology import Role
+from tests.unit.controller.core.fleet import pod
 
 RUNTIME = RuntimeRecord(Phase.SCALED_DOWN_RUNNING, 3, (0, 1, 2), dead_committed=(1,))
 
@@ -38,6 +41,8 @@ def test_only_the_durable_fields_of_a_runtime_are_stored() -> None:
         b'{"version":1,"record":{"phase":"ASLEEP","generation":1,"original_dp_ranks":[0]}}',
         b'{"version":1,"record":{"phase":"DISABLED","generation":1,"original_dp_ranks":[0]}}',
         b'{"version":1,"record":{"phase":"NORMAL","generation":true,"original_dp_ranks":[0]}}',
+        b'{"version":1,"record":{"phase":"NORMAL","generation":-1,"original_dp_ranks":[0]}}',
+        b'{"version":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         b'{"version":1,"record":{"phase":"NORMAL","generation":1,"original_dp_ranks":["\xff"]}}',
     ],
 )
@@ -52,3 +57,11 @@ def test_an_identity_of_an_older_controller_has_no_hardware_baseline_and_is_not_
     for newer in ("hardware_baseline", "paused"):
         del stored["record"][newer]
     assert decode(json.dumps(stored).encode(), IdentityRecord) == identity
+
+
+def test_an_identity_of_another_instance_is_reported_and_the_others_load() -> None:
+    """What no Controller has written is not acted on, and keeps none from starting."""
+    whole = identity(7, [pod(1, [0, 1, 2, 3])])
+    loaded = gather(Row(Kind.IDENTITY, number, 1, encode(whole)) for number in (7, 8))
+    assert loaded.identities == {7: Stored(whole, 1)}
+    assert loaded.unreadable == {8: "identity record it: is not that of instance 8 with all its ranks"}

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from controller.core.assembly import check_fits, check_registration, complete, identity
+from controller.core.assembly import check_fits, check_identity, check_registration, complete, identity
+from controller.core.records import IdentityRecord
 from motor_ft.model.errors import FieldError, FtError, Reason
 from motor_ft.model.topology import Registration, Role
 from tests.unit.controller.core.fleet import pod
@@ -27,6 +28,7 @@ def test_a_registration_with_everything_is_possible() -> None:
         (pod(1, [0], headless=[0]), ENDPOINTS, r"ranks \[0\] are named twice"),
         (pod(1, [0], address="10.0.0.1"), "registration.node_manager_address", "host:port, is '10.0.0.1'"),
         (pod(1, [0], address=""), "registration.node_manager_address", "host:port"),
+        (pod(1, [0], address="10.0.0.1:²"), "registration.node_manager_address", "host:port"),
     ],
 )
 def test_an_impossible_registration_is_refused_with_the_path_of_the_field(
@@ -84,3 +86,27 @@ def test_an_identity_names_its_pods_in_the_order_of_their_ranks_and_is_not_ready
     assert (record.instance_id, record.job_name, record.model_name, record.engine_type) == (7, "job", "model", "vllm")
     assert (record.role, record.dp_size, record.tp_size) == (Role.DECODE, 4, 1)
     assert (record.ready, record.baseline) == (False, ())
+
+
+WHOLE = identity(7, [pod(1, [0, 1]), pod(2, [2, 3], headless=[0])])
+
+
+def test_an_identity_that_was_assembled_is_whole() -> None:
+    check_identity(WHOLE, 7)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        replace(WHOLE, instance_id=8),
+        replace(WHOLE, dp_size=10**15),
+        replace(WHOLE, pods=()),
+        replace(WHOLE, pods=WHOLE.pods[:1]),
+        replace(WHOLE, pods=(WHOLE.pods[0], pod(2, [2, 3], dp_size=8))),
+        replace(WHOLE, pods=(WHOLE.pods[0], pod(2, [2, 3], address="nowhere"))),
+    ],
+    ids=["of another instance", "another size", "no pods", "a pod is missing", "sizes differ", "an impossible pod"],
+)
+def test_an_identity_that_cannot_have_been_assembled_is_refused(record: IdentityRecord) -> None:
+    with pytest.raises(FieldError):
+        check_identity(record, 7)

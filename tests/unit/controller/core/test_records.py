@@ -1,11 +1,12 @@
 """Only what recovery.md section 3 calls durable is in a record."""
 
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any
 
 import pytest
 
 from controller.core.phases import Phase
-from controller.core.records import IdentityRecord, RuntimeRecord
+from controller.core.records import MAX_GENERATION, IdentityRecord, RuntimeRecord
 from motor_ft.model.topology import Role
 from tests.unit.controller.core.fleet import pod
 
@@ -29,6 +30,23 @@ def test_the_fallback_is_reconfiguration_unless_another_one_was_stored() -> None
 def test_disabled_cannot_be_stored() -> None:
     with pytest.raises(ValueError, match="never stored"):
         RUNTIME.at(Phase.DISABLED)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"generation": -1},
+        {"generation": MAX_GENERATION + 1},
+        {"original_dp_ranks": ()},
+        {"original_dp_ranks": (0, 2)},
+        {"original_dp_ranks": (1, 0)},
+        {"dead_committed": (4,)},
+    ],
+    ids=str,
+)
+def test_what_no_controller_writes_is_no_record(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        replace(RUNTIME, **change)
 
 
 def test_another_phase_changes_nothing_else() -> None:
