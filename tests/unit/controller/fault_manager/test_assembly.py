@@ -343,6 +343,28 @@ async def test_an_assembly_that_lost_a_pod_has_its_whole_time_again() -> None:
         assert world.status().state is InstanceState.DELETED
 
 
+async def test_an_assembly_that_everybody_has_left_is_forgotten() -> None:
+    async with World(*TWO_PODS, settings=replace(SETTINGS, assemble_timeout=600.0)) as world:
+        await world.pod(1).connect()
+        await world.pod(1).disconnect()
+        await asyncio.sleep(SETTINGS.heartbeat_ttl_other - 0.1)
+        assert world.status().state is InstanceState.INITIAL
+        await asyncio.sleep(0.2)
+        assert world.status().state is InstanceState.DELETED
+
+
+async def test_an_inactive_instance_whose_pods_all_speak_is_never_forgotten() -> None:
+    """Its engines are the business of evidence and of the pods themselves."""
+    async with World(*TWO_PODS) as world:
+        await world.serve()
+        world.pod(1).normal[1] = EndpointStatus.ABNORMAL
+        await asyncio.sleep(3 * SETTINGS.heartbeat_ttl_other)
+        assert world.status().state is InstanceState.INACTIVE
+        assert world.controller.started == []
+        del world.pod(1).normal[1]
+        await world.until(lambda: world.status().state is InstanceState.ACTIVE)
+
+
 async def test_ready_of_a_newer_instance_drops_the_older_one_of_its_job() -> None:
     async with World(*TWO_PODS, registration(5, [0], job="other", dp_size=1)) as world:
         await world.serve()
