@@ -1,4 +1,4 @@
-"""Stages of a recovery, from real processes on this machine; then ``scripts.fleet``.
+"""Stages of a recovery, from real processes on this machine; then ``scripts.fleet`` and ``scripts.failover``.
 
 One fresh cluster for each sample: a Controller, NodeManagers as processes, engines as real HTTP servers in this
 process, which shares the machine's cores with them. Times are those that the Controller's log and the engines' own log
@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from motor_ft.v1 import controller_pb2
+from scripts.failover import failover
 from scripts.fleet import fleet
 from tests.support.cluster import SCALED, Cluster, Shape, even_pods
 from tests.support.engine.fake_group import FakeGroup
@@ -38,11 +39,11 @@ Samples = dict[str, list[float]]
 
 
 def main() -> int:
-    """Print one table for each shape, and one for the fleets."""
+    """Print one table for each shape, one for the fleets, and one for failovers."""
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
         description="Kills a rank of a fresh cluster again and again and shows how long each stage took; "
-        "then shows what a fault costs when there are more instances.",
+        "then shows what a fault costs when there are more instances, and how soon a standby decides.",
     )
     parser.add_argument(
         "--shapes",
@@ -60,6 +61,14 @@ def main() -> int:
         metavar="N,…",
         help="sizes of the fleets in which one instance fails (default 2,100); '' for none",
     )
+    parser.add_argument(
+        "--leases",
+        type=_sizes,
+        default="3,5,10",
+        metavar="SEC,…",
+        help="leases with which a standby takes over from a leader that was killed (default 3,5,10); '' for none",
+    )
+    parser.add_argument("--failovers", type=int, default=3, help="of each lease (default 3)")
     given = parser.parse_args()
     try:
         shapes = [
@@ -70,13 +79,15 @@ def main() -> int:
         parser.error(f"--shapes: {given.shapes!r} is not like 2x2,8x8")
     if small := [f"{pods}x{ranks}" for pods, ranks in shapes if min(pods, ranks) < 1 or pods * ranks < 2]:
         parser.error(f"--shapes: {small[0]} has no second rank: rank 1 dies and another one must be left")
-    if given.samples < 1:
-        parser.error("--samples must be at least 1")
+    if min(given.samples, given.failovers) < 1:
+        parser.error("--samples and --failovers must be at least 1")
     for pods, ranks in shapes:
         samples, unary = asyncio.run(measure(pods, ranks, given.samples))
         Console().print(table(f"{pods * ranks} ranks on {pods} NodeManagers", samples, unary))
     if given.instances:
         Console().print(fleet(given.instances, given.samples))
+    if given.leases:
+        Console().print(failover(given.leases, given.failovers))
     return 0
 
 
