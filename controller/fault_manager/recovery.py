@@ -9,7 +9,7 @@ from controller.core.errors import Failure, FailureCode
 from controller.core.evidence import forget, is_news, strategy_ended
 from controller.core.history import EventKind
 from controller.core.outcome import Outcome
-from controller.core.phases import STABLE, WINDOW, restored
+from controller.core.phases import STABLE, WINDOW, Phase, restored
 from controller.core.ports import StrategyResult
 from controller.fault_manager.idle_probe import IdleProbe
 from controller.fault_manager.inputs import case_of, snapshot_of
@@ -130,8 +130,11 @@ class Recovery:
         One that had committed is published again, from the SCALED_DOWN_RUNNING write on.
         """
         if self.strategy is None and runtime.record.phase in WINDOW:
-            await runtime.persist(restored(runtime.record.phase))
-            if runtime.record.phase in STABLE:
+            phase = restored(runtime.record.phase)
+            if phase is Phase.RECONFIGURING:
+                runtime.show(withdrawn=True)  # on entry: nobody is routed to it from the moment that it is written
+            await runtime.persist(phase)
+            if phase in STABLE:
                 runtime.show(withdrawn=False)
                 self._actor.env.publisher.kick()
 

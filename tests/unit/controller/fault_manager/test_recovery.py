@@ -14,6 +14,7 @@ from controller.fault_manager.runtime import FtRuntime
 from controller.store.memory import MemoryStore
 from motor_ft.model.engine import EngineStatus
 from motor_ft.model.errors import FtError, Reason
+from tests.support.world.adapters import Trouble
 from tests.support.world.pods import CAPABILITY, TWO_PODS, D, H, U, registration
 from tests.support.world.world import SETTINGS, World
 
@@ -406,3 +407,19 @@ async def test_two_instances_that_fail_at_the_same_moment_recover_independently(
         assert world.observed.strategies.count(SCALED_DOWN) == 1
         assert world.status(3).job_name == "job-2"
         assert {address for address, _, _ in world.stops} == {"10.0.0.3:9000", "10.0.0.4:9000"}
+
+
+async def test_a_failed_scale_down_is_withdrawn_before_its_new_phase_is_written() -> None:
+    """A SET between the write and its answer publishes nothing that is being rebuilt."""
+    pods = [replace(pod, capability=replace(CAPABILITY, eplb=False)) for pod in TWO_PODS]
+    async with World(*pods) as world:
+        await world.serve()
+        world.store.script[Phase.RECONFIGURING] = Trouble.ANSWER_LOST
+        world.store.reads_fail = True
+        await world.lose(1)
+        await world.until(lambda: world.observed.strategies == [("dp_scale_down", "failed")])
+        world.controller.publisher.kick()
+        assert world.coordinator.ranks() == set()
+        assert world.status().phase is Phase.DECIDING, "the answer is not there yet"
+        world.store.reads_fail = False
+        await world.until(lambda: world.can_serve(2))
