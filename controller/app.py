@@ -43,6 +43,8 @@ from motor_ft.wire.server import RpcServer
 log = get_logger(__name__)
 
 STOP_GRACE_SEC = 2.0
+DRAIN_SEC = 20.0
+"""For transactions to end after SIGTERM; Kubernetes sends SIGKILL 30 s after it, unless told otherwise."""
 
 
 async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
@@ -118,6 +120,8 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
             await stop.wait()
         log.info("controller stops")
         server.set_all_serving(False)
+        if not failures:
+            await manager.drain(DRAIN_SEC)
         await manager.close()  # nothing is done any more while streams and calls get their time to end
         await reports.step_down()
     if failures:

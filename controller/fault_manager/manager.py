@@ -169,6 +169,15 @@ class FaultManager:
         record = RuntimeRecord(Phase.RECONFIGURING, self._epoch, tuple(range(identity.dp_size)))
         return stored, Stored(record, await store.save_runtime(instance_id, record, 0))
 
+    async def drain(self, timeout_sec: float) -> None:
+        """Before another Controller takes over: decide nothing more, and give transactions so long to end."""
+        drains = [asyncio.create_task(actor.recovery.drain(), name="drain") for actor in self._actors.values()]
+        if drains:
+            _, late = await asyncio.wait(drains, timeout=timeout_sec)
+            for drain in late:
+                drain.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
     async def close(self) -> None:
         """End every actor; what they have stored goes on after the next start."""
         self._closing = True

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+TRANSACTIONS = frozenset({Action.DP_SCALE_DOWN, Action.FAST_RECOVERY})
+"""What a Controller that ends in the middle of it leaves to be rebuilt; the next one goes on with everything else."""
+
 Deaths = dict[int, EvidenceSource | None]
 
 
@@ -42,6 +45,7 @@ class Recovery:
         self.ordered: Failure | None = None
         self.paused = ""
         self.automation_stopped = False
+        self._draining = False
 
     @property
     def strategy(self) -> str | None:
@@ -70,6 +74,13 @@ class Recovery:
     def stop(self, reason: str) -> None:
         """Ask what runs to end where that is still safe."""
         self._runner.stop(reason)
+
+    async def drain(self) -> None:
+        """Start nothing any more; return when no transaction runs, which ends early where that is still safe."""
+        self._draining = True
+        if self.strategy in TRANSACTIONS:
+            self._runner.stop("this Controller hands over")
+            await self._runner.ended()
 
     def reap(self, now: float) -> None:
         """A finished strategy is taken in before anything new is judged; raises NOT_LEADER."""
@@ -140,6 +151,8 @@ class Recovery:
 
     def decide(self, runtime: FtRuntime, now: float) -> None:
         """Take the decision that is due, and start what it asks for."""
+        if self._draining:
+            return
         if (due := self.due) is not None:
             self.ordered = self.fallback_due = None
             self._reconfigure(runtime, due)

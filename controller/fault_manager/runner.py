@@ -58,6 +58,11 @@ class Runner:
         self._running.stopping = True
         self._running.strategy.stop(reason)
 
+    async def ended(self) -> None:
+        """Wait for the end of what runs; it is still to be reaped then."""
+        if self._running is not None:
+            await asyncio.wait([self._running.task])
+
     def reap(self) -> tuple[str, StrategyResult] | None:
         """The name and the result of a strategy whose task is done, once; raises NOT_LEADER."""
         running = self._running

@@ -104,6 +104,22 @@ async def routed(cluster: Cluster, ranks: set[int]) -> bool:
     return last["event"] == "set" and view_ranks(last) == ranks
 
 
+@pytest.mark.parametrize("point", ["after Persist DECIDING 1", "after Apply 2"])
+async def test_a_leader_that_is_told_to_end_hands_over(start: Start, etcd: Etcd, point: str) -> None:
+    """In a transaction, as in a rolling upgrade: it is taken back or carried to its end, and nothing is rebuilt."""
+    async with FakeGroup(dp_size=3) as group:
+        module = "tests.support.killed.controller"
+        async with start(shape(group, etcd, controllers=2, controller_module=module)) as (cluster, _):
+            old = await cluster.serving()
+            cluster.signal_at(point, signal.SIGTERM)
+            await cluster.inject("worker_kill", 1)
+            assert await cluster.controllers[0].wait() == 0
+            await cluster.took_over(1)
+            assert (await scaled_down(cluster, [1])).instance_id == old.instance_id
+            assert Counter(apply["rank"] for apply in await cluster.applies()) == Counter({0: 1, 2: 1})
+            await completions_work(cluster)
+
+
 @pytest.mark.parametrize("phase", ["DECIDING", "SCALING_DOWN"])
 async def test_row_24_an_etcd_that_loses_its_leader_ends_no_transaction_badly(start: Start, phase: str) -> None:
     """Another member leads soon: the transaction completes, or nothing is left of it; nobody is told twice."""
