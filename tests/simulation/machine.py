@@ -195,6 +195,9 @@ class WatchedProcess:
             pass
         return self.ended
 
+    async def gone(self, timeout_sec: float) -> bool:
+        return await self.wait(timeout_sec)
+
     def signal(self, signum: signal.Signals) -> None:
         if self._running.alive and (self._process is None or self._process.alive):
             self._table.on_signal(self._running, signum)

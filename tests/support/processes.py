@@ -16,11 +16,11 @@ from typing import Self
 
 import psutil
 
-from nodemanager.process import LAUNCHER
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout: `python -m tests.support…` runs from here."""
+DYING = Path(__file__).with_name("dying.py")
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
@@ -36,7 +36,7 @@ def dying_with_parent(command: Sequence[str]) -> list[str]:
     """
     if shutil.which(command[0]) is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
-    return [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), *command]
+    return [sys.executable, "-I", "-S", str(DYING), str(os.getpid()), *command]
 
 
 def alive(pid: int) -> bool:

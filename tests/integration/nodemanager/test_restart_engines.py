@@ -114,7 +114,8 @@ async def test_new_engines_get_the_ports_of_the_old_and_are_watched_with_their_d
         await gateway.say(0, HEALTHY)
         await until(lambda: gateway.watches)
         assert node.deaths == []
-        (core,) = set(pids()[2:]) - {node.state.engines[0].pid}
+        launcher = psutil.Process(node.state.engines[0].pid)
+        (core,) = set(pids()[2:]) - {child.pid for child in launcher.children()}
         os.kill(core, signal.SIGKILL)
         await until(lambda: node.deaths)
         assert (node.deaths[0].pid, node.deaths[0].incarnation) == (core, node.incarnation(0))

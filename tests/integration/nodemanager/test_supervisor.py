@@ -191,24 +191,44 @@ async def test_stop_ends_a_deaf_engine_with_sigkill(bench: Bench) -> None:
     assert bench.deaths == [], "an engine that we end ourselves is no evidence"
 
 
-async def test_an_engine_dies_with_its_node_manager(bench: Bench, tmp_path: Path) -> None:
-    launcher = (
-        "import subprocess, sys, os\n"
-        "from nodemanager.process import LAUNCHER\n"
-        "child = subprocess.Popen([sys.executable, '-I', '-S', str(LAUNCHER), str(os.getpid()), *sys.argv[1:]],\n"
-        "                         start_new_session=True)\n"
-        "print(child.pid, flush=True)\n"
+async def test_an_engine_dies_with_its_node_manager_and_all_that_it_started(tmp_path: Path) -> None:
+    manager = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from nodemanager.process import Launched\n"
+        "print(Launched(sys.argv[2:], Path(sys.argv[1]), lambda process: None).pid, flush=True)\n"
         "sys.stdin.read()"
     )
-    say_hello = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")
-    with subprocess.Popen(  # noqa: ASYNC220
-        [sys.executable, "-c", launcher, *say_hello], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as parent:
+    log = tmp_path / "engine.log"
+    command = [sys.executable, "-c", manager, str(log), *WITH_WORKER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:  # noqa: ASYNC220
         assert parent.stdout
-        lines = {parent.stdout.readline().strip() for _ in range(2)}
-        engine = psutil.Process(int((lines - {"up"}).pop()))
+        launcher = psutil.Process(int(parent.stdout.readline()))
+        await until(lambda: log.exists() and len(log.read_text().split()) == 2)
+        family = [launcher, *launcher.children(recursive=True)]
+        assert len(family) == 4
         parent.kill()
-    await until(lambda: not engine.is_running() or engine.status() == "zombie")
+    await until(lambda: not any(process.is_running() and process.status() != "zombie" for process in family))
+
+
+async def test_how_an_engine_ends_is_known_although_it_has_a_launcher(bench: Bench) -> None:
+    suicide = "import os, signal; os.kill(os.getpid(), signal.SIGABRT)"
+    await bench.start(EngineSpec(0, (sys.executable, "-c", suicide)))
+    assert "SIGABRT" in (await bench.death()).detail
+
+
+async def test_an_engine_that_ends_on_sigterm_has_its_time_and_its_exit_status(bench: Bench) -> None:
+    slow = (
+        "import signal, sys, time\n"
+        "def end(*_): time.sleep(0.3); print('cleaned up', flush=True); sys.exit(3)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "print('up', flush=True)\n"
+        "time.sleep(600)"
+    )
+    await bench.start(EngineSpec(0, (sys.executable, "-c", slow)))
+    await until(lambda: "up" in bench.log())
+    await bench.stop()
+    assert "cleaned up" in bench.log()
 
 
 async def test_an_adopted_process_keeps_its_identity_across_a_restart(

@@ -13,6 +13,7 @@ import psutil
 
 from motor_ft.v1 import controller_pb2 as pb
 from motor_ft.v1.controller_pb2_grpc import ControllerServiceStub
+from nodemanager.process import LAUNCHER
 from tests.support.cluster.shape import Shape
 from tests.support.cluster.site import Site
 from tests.support.cut_proxy import CutProxy
@@ -192,10 +193,11 @@ class Deployment:
             assert response.status == 200, await response.text()
 
     def engine_process(self, rank: int) -> psutil.Process:
-        """The engine process of a rank."""
+        """The engine process of a rank, not its launcher."""
         number = next(n for n, ranks in enumerate(self.shape.pods) if rank in ranks)
         for process in psutil.Process(self.pods[number].pid).children(recursive=True):
-            if f"--rank={rank}" in process.cmdline():
+            command = process.cmdline()
+            if f"--rank={rank}" in command and str(LAUNCHER) not in command:
                 return process
         raise LookupError(f"no process of rank {rank} in pod {number}")
 
