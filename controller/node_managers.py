@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import grpc
@@ -10,7 +10,7 @@ import grpc
 from controller.core.history import EventKind
 from controller.core.ports import ApplyOrder, Clock, GuardGrant, Recorder
 from motor_ft.model.command import Command, ScaleDownPlan
-from motor_ft.model.engine import EngineObservation, RankOutcome, RankProbe
+from motor_ft.model.engine import EngineObservation, PodEngine, RankOutcome, RankProbe
 from motor_ft.model.errors import FieldError, FtError, Reason
 from motor_ft.v1 import node_lifecycle_pb2, node_lifecycle_pb2_grpc, node_manager_pb2, node_manager_pb2_grpc
 from motor_ft.wire.channel import call, open_channel
@@ -22,6 +22,7 @@ from motor_ft.wire.convert import (
     observation_from_pb,
     outcome_from_pb,
     plan_to_pb,
+    pod_engine_from_pb,
     probe_from_pb,
 )
 from motor_ft.wire.enums import INSTRUCTION
@@ -158,6 +159,22 @@ class GrpcNodeManagers:
             await self.stop(address, command, "none of its ranks is active any more")
         except FtError as error:  # what becomes of the pod is the cluster's business (RFC section 5)
             log.warning("pod not recycled", address=address, error=str(error))
+
+    async def restart_engines(
+        self, address: str, command: Command, reason: str, timeout_sec: float, *, validate_only: bool = False
+    ) -> tuple[PodEngine, ...]:
+        request = node_lifecycle_pb2.RestartEnginesRequest(
+            header=command_to_header(command),
+            reason=reason,
+            timeout=duration_to_pb(timeout_sec),
+            validate_only=validate_only,
+        )
+        with nullcontext() if validate_only else self._recorded("RestartEngines", address, command):
+            answer = await call(self._peer(address).lifecycle.RestartEngines, request, timeout=self._timeout)
+            with _answer_of(address, "RestartEngines", Reason.INTERNAL):
+                return tuple(
+                    pod_engine_from_pb(message, f"engines[{index}]") for index, message in enumerate(answer.engines)
+                )
 
     async def watch(
         self, address: str, command: Command, ranks: Sequence[int]

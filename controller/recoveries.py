@@ -8,9 +8,11 @@ from controller.core.history import EventKind
 from controller.core.ports import Clock, NodeManagers, Recorder, ServingPublisher, Strategy
 from controller.fault_manager.environment import Settings
 from controller.strategies.dp_scale_down import DpScaleDownStrategy
+from controller.strategies.engine_relaunch import EngineRelaunch, RelaunchTimes
 from controller.strategies.fast_recovery import FastRecoveryStrategy
 from controller.strategies.instance_reconfiguration import InstanceReconfiguration, ReconfigurationTimes
 from controller.strategies.partial_loss import PartialLoss
+from controller.strategies.scale_p2d import ScaleP2D, ScaleP2DTimes
 from controller.strategies.token_reinference import TokenReinference
 from controller.strategies.transaction import TransactionStrategy
 from motor_ft.model.command import Command
@@ -75,6 +77,35 @@ def recoveries(
         command = Command(case.spec.instance_id, case.spec.request_id, epoch(), generation)
         return PartialLoss(command, case.stoppable, case.reason, nodes)
 
+    def engine_relaunch(case: Case) -> Strategy:
+        return EngineRelaunch(
+            case.spec,
+            reason=case.reason,
+            times=RelaunchTimes(
+                request_timeout=settings.limits.request_timeout,
+                poll_interval=settings.engine_relaunch_poll_interval,
+                timeout=settings.engine_relaunch_timeout,
+                misses=settings.engine_relaunch_misses,
+            ),
+            epoch=epoch,
+            engines=case.engines,
+            nodes=nodes,
+            publisher=publisher,
+            runtime=case.runtime,
+            clock=clock,
+        )
+
+    def scale_p2d(case: Case) -> Strategy:
+        return ScaleP2D(
+            case.spec.instance_id,
+            times=ScaleP2DTimes(settings.limits.request_timeout, settings.scale_p2d_wait, times.give_up),
+            recovered=case.recovered,
+            spare=case.spare,
+            rebuild=instance_reconfiguration(case),
+            publisher=publisher,
+            runtime=case.runtime,
+        )
+
     built = {
         Action.DP_SCALE_DOWN: transaction(DpScaleDownStrategy),
         Action.PARTIAL_LOSS: partial_loss,
@@ -84,4 +115,8 @@ def recoveries(
         built[Action.TOKEN_REINFERENCE] = lambda _: TokenReinference(settings.token_reinference_timeout)
     if settings.fast_recovery:
         built[Action.FAST_RECOVERY] = transaction(FastRecoveryStrategy)
+    if settings.enable_engine_relaunch:
+        built[Action.ENGINE_RELAUNCH] = engine_relaunch
+    if settings.enable_scale_p2d:
+        built[Action.SCALE_P2D] = scale_p2d
     return built

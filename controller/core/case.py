@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from controller.core.ports import Runtime, Strategy
+from controller.core.ports import Engines, Runtime, Strategy
 from controller.core.transaction import Spec
 
 
@@ -12,13 +12,18 @@ class Case:
     """One decision to act on one instance.
 
     ``spec`` has its identity, its pods, its ranks and the evidence, frozen at the decision; ``replaced`` returns when a
-    newer instance of the job is READY. ``stoppable`` are the addresses of pods that have lost others, and are there.
+    newer instance of the job is READY, ``recovered`` when no fault of this one is left. ``spare`` takes a prefill
+    instance of the model out of service, unless that is the last one: None, or what to await until its pods have ended.
+    ``stoppable`` are the addresses of pods that have lost others, and are there.
     """
 
     spec: Spec
     reason: str
     runtime: Runtime
     replaced: Callable[[], Awaitable[object]]
+    engines: Engines
+    recovered: Callable[[], Awaitable[object]]
+    spare: Callable[[], Awaitable[object] | None]
     stoppable: tuple[str, ...] = ()
 
 

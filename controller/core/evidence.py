@@ -17,7 +17,8 @@ class RankEvidence:
     ``observation`` is the counter of the reading that was reported last, 0 where it had none.
     ``reading`` is the newest U or D that an engine reading gave; ``exited`` says that a process of this incarnation
     ended, which no reading takes back. ``shown`` is the last status seen, for people. The first-seen times outlive a
-    change between U and D and end with HEALTHY or a new incarnation.
+    change between U and D and end with HEALTHY or a new incarnation. ``former`` are engines that a relaunch has ended:
+    what is still said of them means nothing.
     """
 
     incarnation: str = ""
@@ -29,6 +30,7 @@ class RankEvidence:
     first_unhealthy: float | None = None
     first_dead: float | None = None
     detail: str = ""
+    former: frozenset[str] = frozenset()
 
     @property
     def status(self) -> EngineStatus | None:
@@ -45,11 +47,15 @@ class RankEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All slots of one instance and the begin of the collection (None while nothing is collected)."""
+    """All slots of one instance and the begin of the collection (None while nothing is collected).
+
+    While it is ``relaunching``, another engine of a rank is what was asked for.
+    """
 
     ranks: Mapping[int, RankEvidence] = field(default_factory=dict)
     ignored: frozenset[int] = frozenset()
     collecting_since: float | None = None
+    relaunching: bool = False
 
     def slot(self, rank: int) -> RankEvidence:
         """The slot of a rank; an empty one when nothing is known."""
@@ -88,7 +94,8 @@ def recalled(engines: Iterable[Endpoint], baseline: Iterable[int]) -> Evidence:
 def on_fault(evidence: Evidence, fault: EngineFault, now: float) -> Evidence:
     """A reading that is not healthy. Without a source it is shown and changes no evidence."""
     seen = fault.observation
-    slot = _read(evidence.slot(seen.rank), seen)
+    if (slot := _read(evidence, seen)) is None:
+        return evidence
     slot = replace(slot, shown=seen.status, detail=seen.detail or seen.fault_info)
     if fault.source is not None:
         slot = _judged(slot, fault, fault.source, now)
@@ -109,7 +116,8 @@ def _judged(slot: RankEvidence, fault: EngineFault, source: EvidenceSource, now:
 def on_healthy(evidence: Evidence, healthy: EngineHealthy, now: float) -> Evidence:
     """HEALTHY takes back U and D of readings of the same incarnation, never a process exit."""
     seen = healthy.observation
-    slot = _read(evidence.slot(seen.rank), seen)
+    if (slot := _read(evidence, seen)) is None:
+        return evidence
     slot = replace(slot, shown=seen.status, reading=None, source=None, detail="", first_unhealthy=None)
     if not slot.exited:
         slot = replace(slot, first_dead=None)
@@ -127,8 +135,10 @@ def is_news(evidence: Evidence, seen: EngineObservation) -> bool:
 
 
 def on_death(evidence: Evidence, death: ProcessDeath, now: float) -> Evidence:
-    """A process of the engine ended: D until a new instance."""
+    """A process of the engine ended: D until a new instance, or a relaunch."""
     slot = evidence.slot(death.rank)
+    if death.incarnation in slot.former:
+        return evidence
     slot = _first_seen(slot, EngineStatus.DEAD, now - max(0.0, death.age_sec))
     slot = replace(slot, exited=True, detail=death.detail, incarnation=slot.incarnation or death.incarnation)
     return _with(evidence, death.rank, slot, now)
@@ -136,10 +146,10 @@ def on_death(evidence: Evidence, death: ProcessDeath, now: float) -> Evidence:
 
 def on_incarnation(evidence: Evidence, rank: int, incarnation: str, now: float) -> Evidence:
     """The engine that a pod has registered now. Another one than before has lost its place: D."""
-    slot = evidence.slot(rank)
-    if not incarnation or slot.incarnation == incarnation:
+    slot = _engine(evidence, rank, incarnation)
+    if slot is None or slot == evidence.slot(rank):
         return evidence
-    return _with(evidence, rank, _same_engine(slot, incarnation), now)
+    return _with(evidence, rank, slot, now)
 
 
 def forget(evidence: Evidence, ranks: frozenset[int], now: float) -> Evidence:
@@ -148,9 +158,14 @@ def forget(evidence: Evidence, ranks: frozenset[int], now: float) -> Evidence:
     return _collect(replace(evidence, ranks=kept, ignored=evidence.ignored - ranks), now)
 
 
+def relaunching(engines: Mapping[int, frozenset[str]]) -> Evidence:
+    """What is left when ``engines``, rank → incarnations, are about to be ended and started anew: nothing."""
+    return Evidence({rank: RankEvidence(former=former) for rank, former in engines.items()}, relaunching=True)
+
+
 def strategy_ended(evidence: Evidence, now: float) -> Evidence:
     """A strategy has ended: what is still there is collected anew."""
-    return _collect(replace(evidence, collecting_since=None), now)
+    return _collect(replace(evidence, collecting_since=None, relaunching=False), now)
 
 
 def as_baseline(evidence: Evidence, now: float) -> Evidence:
@@ -169,20 +184,30 @@ def survivor_seen_unhealthy(evidence: Evidence, ranks: frozenset[int]) -> dict[i
     return {rank: since for rank, since in times.items() if since is not None}
 
 
-def _read(slot: RankEvidence, seen: EngineObservation) -> RankEvidence:
-    """The slot of the engine that was read."""
-    return replace(_same_engine(slot, seen.incarnation), observation=seen.observation)
+def _read(evidence: Evidence, seen: EngineObservation) -> RankEvidence | None:
+    """The slot of the engine that was read; None for one that a relaunch has ended."""
+    slot = _engine(evidence, seen.rank, seen.incarnation)
+    return None if slot is None else replace(slot, observation=seen.observation)
 
 
-def _same_engine(slot: RankEvidence, incarnation: str) -> RankEvidence:
-    """The slot for a reading of ``incarnation``: a changed one means that the engine was restarted behind our back."""
+def _engine(evidence: Evidence, rank: int, incarnation: str) -> RankEvidence | None:
+    """The slot for what is said of an engine; None for one that a relaunch has ended.
+
+    Outside of a relaunch another incarnation means that the engine was restarted behind our back.
+    """
+    slot = evidence.slot(rank)
+    if incarnation in slot.former:
+        return None
     if not slot.incarnation or not incarnation or slot.incarnation == incarnation:
         return replace(slot, incarnation=incarnation or slot.incarnation)
+    if evidence.relaunching:
+        return RankEvidence(incarnation, former=slot.former | {slot.incarnation})
     return RankEvidence(
         incarnation=incarnation,
         exited=True,
         first_dead=slot.first_dead,
         detail=f"engine {slot.incarnation} was replaced by {incarnation}",
+        former=slot.former,
     )
 
 

@@ -1,6 +1,6 @@
 """What the core and the strategies need from the world; adapters implement these (architecture.md section 2)."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
@@ -24,7 +24,7 @@ from controller.core.reports import (
 from controller.core.serving import ServingEvent, ServingInstance
 from controller.core.status import InstanceStatus
 from motor_ft.model.command import Command, OperatorCommand, ScaleDownPlan
-from motor_ft.model.engine import EngineObservation, EvidenceSource, Instruction, RankOutcome, RankProbe
+from motor_ft.model.engine import EngineObservation, EvidenceSource, Instruction, PodEngine, RankOutcome, RankProbe
 
 
 class Clock(Protocol):
@@ -175,6 +175,16 @@ class NodeManagers(Protocol):
         """Stop a pod that is not needed any more: told once, without waiting; a failure is only logged."""
         ...
 
+    async def restart_engines(
+        self, address: str, command: Command, reason: str, timeout_sec: float, *, validate_only: bool = False
+    ) -> tuple[PodEngine, ...]:
+        """Start all engines of the pod anew; returns those that this ends.
+
+        The pod does not end itself for ``timeout_sec`` because they are not ready. With ``validate_only`` nothing
+        happens, and the engines are as they are now.
+        """
+        ...
+
     def watch(self, address: str, command: Command, ranks: Sequence[int]) -> AsyncIterator[EngineObservation]:
         """Readings as they change, until closed; raises FtError when the stream ends."""
         ...
@@ -233,6 +243,18 @@ class Runtime(Protocol):
         failure: Failure | None = None,
     ) -> None:
         """Change what is only in memory; None leaves a field as it is. ``withdrawn`` changes the projection at once."""
+        ...
+
+
+class Engines(Protocol):
+    """What is known of the engines of one instance, for the one strategy that starts them anew."""
+
+    def relaunching(self, engines: Mapping[int, frozenset[str]]) -> None:
+        """These, rank → incarnations, are about to end: nothing that is said of them counts, and others are awaited."""
+        ...
+
+    async def relaunched(self, engines: Mapping[int, str]) -> None:
+        """These are the instance's from now on, durably; raises FtError, also when one has failed or gone meanwhile."""
         ...
 
 

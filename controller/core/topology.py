@@ -1,10 +1,10 @@
 """Who takes part in a transaction: pods, their ranks, fail closed on anything incomplete (RFC section 5, step 3)."""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from motor_ft.model.topology import Registration
+from motor_ft.model.topology import Endpoint, Registration
 
 
 class TopologyError(Exception):
@@ -51,6 +51,17 @@ def endpoint_ip(pods: Iterable[Registration], rank: int) -> str:
             if endpoint.rank == rank and not endpoint.headless:
                 return endpoint.ip
     raise TopologyError(f"rank {rank} has no routable endpoint")
+
+
+def with_engines(pod: Registration, incarnations: Mapping[int, str]) -> Registration:
+    """The pod with other engines behind its routable endpoints, by rank."""
+
+    def renewed(endpoint: Endpoint) -> Endpoint:
+        if endpoint.headless:
+            return endpoint
+        return replace(endpoint, incarnation=incarnations.get(endpoint.rank, endpoint.incarnation))
+
+    return replace(pod, endpoints=tuple(map(renewed, pod.endpoints)))
 
 
 def _participant(pod: Registration, active: frozenset[int], removed: frozenset[int]) -> Participant:

@@ -1,6 +1,7 @@
 """The stored identity of one instance, and the one way to change it."""
 
 import asyncio
+from collections.abc import Callable
 
 from controller.core.ports import Store, Stored
 from controller.core.records import IdentityRecord
@@ -15,9 +16,14 @@ class StoredIdentity:
         self._writing = asyncio.Lock()
         self.record = stored.record if stored else None
 
-    async def save(self, record: IdentityRecord) -> None:
-        """Write, compare-and-set; raises FtError, after which the next call finds out what is stored."""
-        async with self._writing:  # the actor and an operator
+    async def change(self, change: Callable[[IdentityRecord], IdentityRecord]) -> None:
+        """Write what ``change`` makes of the record, compare-and-set, one after the other.
+
+        Raises FtError, after which the next call finds out what is stored.
+        """
+        async with self._writing:  # the actor, its strategy and an operator
+            assert self.record is not None, "all pods have come"
+            record = change(self.record)
             if self._revision is None:
                 known = (await self._store.load()).identities.get(record.instance_id)
                 self._revision = known.revision if known else 0

@@ -92,8 +92,16 @@ def _held(actor: "InstanceActor") -> Iterator[str]:
 def case_of(actor: "InstanceActor", runtime: FtRuntime, reason: str) -> Case:
     """For one strategy."""
     stoppable = actor.life.stoppable(actor.env.clock.now())
-    addresses = tuple(pod.registration.node_manager_address for pod in stoppable)
-    return Case(_spec_of(actor, runtime), reason, runtime, actor.replaced.wait, addresses)
+    return Case(
+        _spec_of(actor, runtime),
+        reason,
+        runtime,
+        replaced=actor.replaced.wait,
+        engines=actor,
+        recovered=lambda: actor.until(lambda: actor.well),
+        spare=actor.spare_prefill,
+        stoppable=tuple(pod.registration.node_manager_address for pod in stoppable),
+    )
 
 
 def _spec_of(actor: "InstanceActor", runtime: FtRuntime) -> Spec:

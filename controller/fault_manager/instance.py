@@ -5,20 +5,23 @@ decides, and starts or reaps a strategy. It sleeps until the next report or the 
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from controller.core import assembly, changes
 from controller.core.changes import Change
 from controller.core.errors import Failure, FailureCode, defect
-from controller.core.evidence import Evidence, as_baseline, recalled
+from controller.core.evidence import Evidence, as_baseline, on_incarnation, recalled, relaunching
 from controller.core.history import EventKind
+from controller.core.liveness import serving_complete
 from controller.core.phases import INTERRUPTED, STABLE, Phase
 from controller.core.ports import Stored
 from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.core.reports import Directive, Hello, Report, Welcome
 from controller.core.serving import ServingInstance, project
 from controller.core.status import InstanceState
+from controller.core.topology import with_engines
 from controller.fault_manager.concerns import Concerns
 from controller.fault_manager.environment import Environment
 from controller.fault_manager.hardware import HardwareDesk
@@ -49,12 +52,14 @@ class InstanceActor:
         desk: HardwareDesk,
         on_ready: Callable[["InstanceActor"], None],
         on_gone: Callable[["InstanceActor"], None],
+        spare_prefill: Callable[["InstanceActor"], Awaitable[object] | None],
     ) -> None:
         self.instance_id = instance_id
         self.env = env
         self.epoch = epoch
         self._on_ready = on_ready
         self._on_gone = on_gone
+        self.spare_prefill = partial(spare_prefill, self)
         self.pods = Pods()
         self._stored = StoredIdentity(env.store)
         self.runtime: FtRuntime | None = None
@@ -66,6 +71,7 @@ class InstanceActor:
         self._tasks = Tasks(f"instance-{instance_id}")
         self.recovery = Recovery(self, self._tasks)
         self._wake = asyncio.Event()
+        self._changed = asyncio.Event()
         self._gone = False
 
     # --- what the registry and the streams call ---
@@ -74,6 +80,11 @@ class InstanceActor:
     def job_name(self) -> str:
         """Job of its first pod."""
         return next((pod.registration.job_name for pod in self.pods.all.values()), "")
+
+    @property
+    def model_name(self) -> str:
+        """Model of its first pod."""
+        return next((pod.registration.model_name for pod in self.pods.all.values()), "")
 
     @property
     def identity(self) -> IdentityRecord | None:
@@ -197,6 +208,26 @@ class InstanceActor:
             unhealthy, dead = self.evidence.unhealthy & self.active, self.evidence.dead & self.active
             self.hardware.correlate(active=self.active, unhealthy=unhealthy, dead=dead, now=now)
 
+    def relaunching(self, engines: Mapping[int, frozenset[str]]) -> None:
+        """``ports.Engines``: all engines are about to be ended and started anew."""
+        self.evidence = relaunching(engines)
+
+    async def relaunched(self, engines: Mapping[int, str]) -> None:
+        """``ports.Engines``: any other engine has been restarted behind our back, also for the next Controller."""
+        now = self.env.clock.now()
+        for rank, incarnation in engines.items():
+            slot = self.evidence.slot(rank)
+            if slot.status is not None or slot.incarnation not in ("", incarnation):
+                text = f"the new engine of rank {rank}, {incarnation}, has failed or gone already: {slot.detail}"
+                raise FtError(Reason.ENGINE_IDENTITY_MISMATCH, text)
+            self.evidence = on_incarnation(self.evidence, rank, incarnation, now)
+        self.evidence = replace(self.evidence, relaunching=False)
+        for uid, pod in self.pods.all.items():
+            self.pods.update(uid, replace(pod, registration=with_engines(pod.registration, engines)))
+        await self._stored.change(
+            lambda identity: replace(identity, pods=tuple(with_engines(pod, engines) for pod in identity.pods))
+        )
+
     def supersede(self) -> None:
         """A newer instance of the job is READY."""
         self.superseded = True
@@ -205,9 +236,37 @@ class InstanceActor:
         self.env.publisher.kick()
         self.wake()
 
+    @property
+    def well(self) -> bool:
+        """Every active rank serves, and no fault of it is known."""
+        now, ttl = self.env.clock.now(), self.env.settings.heartbeat_ttl
+        faulty = (self.evidence.unhealthy | self.evidence.dead) & self.active
+        broken = self.hardware.correlation.unhandled(self.active)
+        return not faulty and not broken and serving_complete(self.pods.all, self.active, now, ttl)
+
+    @property
+    def in_service(self) -> bool:
+        """It serves, and nothing is being done about it."""
+        idle = self.phase in STABLE and not self.recovery.held and self.recovery.due is None
+        return self.life.state is InstanceState.ACTIVE and idle and not (self.superseded or self.life.dissolved)
+
+    def give_way(self, needy: int) -> Awaitable[None]:
+        """Be rebuilt so that a decode instance gets the hardware; returns what to await until the pods have ended."""
+        text = f"decode instance {needy} needs its hardware"
+        self.recovery.fallback_due = Failure(FailureCode.FREED_FOR_DECODE, text)
+        self.wake()
+        return self.until(lambda: not any(pod.connected for pod in self.pods.all.values()))
+
     def wake(self) -> None:
         """Something has changed."""
         self._wake.set()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return when a condition holds that only a report can bring about."""
+        while not condition():
+            await self._changed.wait()
 
     def projection(self) -> ServingInstance | None:
         """What may be published now."""
@@ -321,7 +380,7 @@ class InstanceActor:
         if stored is None:
             record = RuntimeRecord(Phase.NORMAL, 1, tuple(range(identity.dp_size)))
             stored = Stored(record, await store.save_runtime(self.instance_id, record, 0))
-        await self._stored.save(replace(identity, ready=True))
+        await self._stored.change(lambda identity: replace(identity, ready=True))
         self.runtime = self._runtime(stored)
         log.info("instance ready", instance_id=self.instance_id, job=identity.job_name, pods=len(identity.pods))
         self._on_ready(self)
@@ -331,8 +390,8 @@ class InstanceActor:
     async def settle_identity(self) -> None:
         """For the next Controller too, a fault of the baseline that has cleared is new when it returns, and automation
         is paused or not."""
-        if self.ready and self.identity is not None and (settled := self._present(self.identity)) != self.identity:
-            await self._stored.save(settled)
+        if self.ready and self.identity is not None and self._present(self.identity) != self.identity:
+            await self._stored.change(self._present)
 
     # --- pods ---
 

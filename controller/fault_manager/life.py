@@ -95,7 +95,8 @@ class Life:
 
     def lets_go(self, pod: PodLiveness) -> bool:
         """The pod was told to stop: when it starts anew it belongs to another instance."""
-        return self._actor.phase is Phase.RECONFIGURING or self._was_told(pod)
+        rebuilding = self._actor.phase is Phase.RECONFIGURING and not self._actor.evidence.relaunching
+        return rebuilding or self._was_told(pod)
 
     def _lost(self, pod: PodLiveness, now: float) -> bool:
         """Whom this Controller has not met yet may only be slow to find it: nobody is stopped for that."""

@@ -1,7 +1,7 @@
 """The FaultManager: which instance a reporter belongs to, one actor for each, and the views of all of them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from controller.core import assembly
 from controller.core.explain import Explanation, explain
@@ -21,7 +21,7 @@ from controller.fault_manager.pods import Send, Session
 from controller.fault_manager.view import status_of
 from motor_ft.model.command import OperatorCommand
 from motor_ft.model.errors import FtError, Reason
-from motor_ft.model.topology import Registration
+from motor_ft.model.topology import Registration, Role
 from motor_ft.wire.log import get_logger
 
 log = get_logger(__name__)
@@ -326,6 +326,7 @@ class FaultManager:
             desk=self._hardware,
             on_ready=self._supersede,
             on_gone=self._bury,
+            spare_prefill=self._spare_prefill,
         )
         self._actors[instance_id] = actor
         return actor
@@ -335,6 +336,15 @@ class FaultManager:
         for actor in self._actors.values():
             if actor.job_name == newer.job_name and actor.instance_id < newer.instance_id:
                 actor.supersede()
+
+    def _spare_prefill(self, needy: InstanceActor) -> Awaitable[None] | None:
+        """Free one prefill instance of the model, but never the last; one that gives way is counted no more."""
+        serving = [
+            actor
+            for actor in self._actors.values()
+            if actor.role is Role.PREFILL and actor.model_name == needy.model_name and actor.in_service and actor.well
+        ]
+        return serving[-1].give_way(needy.instance_id) if len(serving) > 1 and not needy.superseded else None
 
     def _bury(self, actor: InstanceActor) -> None:
         actor.show()

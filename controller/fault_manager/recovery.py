@@ -113,10 +113,10 @@ class Recovery:
         failure = failure or Failure(FailureCode.INTERRUPTED, f"strategy {name} ended without saying why")
         if self._actor.runtime is not None:
             self._actor.runtime.show(failure=failure)
-        if name == Action.INSTANCE_RECONFIGURATION:
+        if name == Action.INSTANCE_RECONFIGURATION or failure.code is FailureCode.RECONFIGURATION_FAILED:
             self.stop_automation(failure)
-        elif name != Action.SCALE_P2D or self._actor.env.settings.scale_down_enabled:
-            self.fallback_due = failure  # but the baseline leaves a decode instance isolated that finds no place
+        else:
+            self.fallback_due = failure
 
     def stop_automation(self, failure: Failure) -> None:
         """A person has to act; nothing is started for this instance any more."""

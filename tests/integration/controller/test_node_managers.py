@@ -19,6 +19,7 @@ from motor_ft.model.engine import (
     EngineObservation,
     EngineStatus,
     Instruction,
+    PodEngine,
     ProbeOutcome,
     RankOutcome,
     RankProbe,
@@ -37,6 +38,7 @@ from motor_ft.wire.convert import (
     observation_to_pb,
     outcome_to_pb,
     plan_from_pb,
+    pod_engine_to_pb,
     probe_to_pb,
 )
 from motor_ft.wire.errors import abort
@@ -301,6 +303,22 @@ async def test_what_becomes_of_a_command_is_told_in_the_history(
         "request_id": COMMAND.request_id,
         "generation": "3",
     }
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+async def test_restart_engines_returns_what_is_there(
+    node: NodeManager, nodes: GrpcNodeManagers, validate_only: bool
+) -> None:
+    engines = (PodEngine(0, "first", EngineStatus.DEAD), PodEngine(2, "second", EngineStatus.UNKNOWN, headless=True))
+    node.answer = lambda: node_lifecycle_pb2.RestartEnginesResponse(engines=map(pod_engine_to_pb, engines))
+    restart = nodes.restart_engines(node.address, COMMAND, "relaunched", 600.0, validate_only=validate_only)
+    assert await restart == engines
+    (request,) = node.requests
+    assert (command_from_header(request.header), request.reason) == (COMMAND, "relaunched")
+    assert (request.timeout, request.validate_only) == (duration_to_pb(600.0), validate_only)
+    node.answer = lambda: node_lifecycle_pb2.RestartEnginesResponse(engines=[node_lifecycle_pb2.PodEngine(dp_rank=1)])
+    with pytest.raises(FtError, match=r"was answered with engines\[0\]\.engine_incarnation: must be present"):
+        await nodes.restart_engines(node.address, COMMAND, "relaunched", 600.0, validate_only=validate_only)
 
 
 async def test_nobody_there_is_an_error_that_says_who(nodes: GrpcNodeManagers) -> None:

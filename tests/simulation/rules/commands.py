@@ -18,6 +18,7 @@ COMMANDS: dict[str, Any] = {
     "Apply": node_manager_pb2.ApplyRequest,
     "Finalize": node_manager_pb2.FinalizeRequest,
     "Stop": node_lifecycle_pb2.StopRequest,
+    "RestartEngines": node_lifecycle_pb2.RestartEnginesRequest,
 }
 
 
@@ -49,6 +50,8 @@ class CommandRules:
                 self.facts.planned_at.setdefault(header.request_id, self.facts.now)
         elif method == "Finalize":
             self._finals.setdefault(header.request_id, set()).add(address)
+        elif method == "RestartEngines" and not message.validate_only:
+            self.facts.relaunched[header.instance_id] = self.facts.now
 
     def called(self, server: Process, uid: str, method: str, request: bytes) -> None:
         """It has arrived at a NodeManager."""

@@ -36,7 +36,7 @@ class EvidenceRules:
                 self._expect(speaker, hearer, deaths.pop(sequence))
 
     def _expect(self, controller: Process, node: Process, rank: int) -> None:
-        instance_id, frozen = self._instances.get(node, 0), controller.stops
+        instance_id, frozen, heard_at = self._instances.get(node, 0), controller.stops, self.facts.now
         board = self.facts.world.boards.get(controller)
         known = board.get(instance_id) if board else None
         if known is None or known.state in (InstanceState.INITIAL, InstanceState.DELETED):
@@ -48,6 +48,8 @@ class EvidenceRules:
             undisturbed = controller.alive and node.alive and controller.stops == frozen and not controller.frozen
             if not undisturbed or status is None or status.state is InstanceState.DELETED:
                 return
+            if self.facts.relaunched.get(instance_id, 0.0) >= heard_at - SHOWN_SEC:
+                return  # of engines that were ended anyway nothing is kept
             if rank not in status.dead_committed and status.engine_statuses.get(rank) is not EngineStatus.DEAD:
                 self.facts.break_rule("nothing acknowledged is lost", f"rank {rank} of instance {instance_id} has died")
 

@@ -47,6 +47,8 @@ class Facts:
         self.commands: dict[str, Commanded] = {}
         self.planned_at: dict[str, float] = {}
         """When the first Guard with the plan of a request id was sent."""
+        self.relaunched: dict[int, float] = {}
+        """When all engines of an instance were last told to start anew."""
         self.epochs: dict[str, int] = {}
         """Highest durable epoch by pod UID."""
 

@@ -10,7 +10,7 @@ from controller.core.ports import ApplyOrder, GuardGrant, Loaded, ServingViews, 
 from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.core.serving import ServingInstance
 from motor_ft.model.command import Command, ScaleDownPlan
-from motor_ft.model.engine import EngineObservation, RankOutcome, RankProbe
+from motor_ft.model.engine import EngineObservation, PodEngine, RankOutcome, RankProbe
 from motor_ft.model.errors import FtError, Reason
 from tests.support.world.pods import FakePod
 
@@ -78,6 +78,14 @@ class FakeNodeManagers:
     async def _recycle(self, address: str, command: Command) -> None:
         with suppress(FtError):
             await self.stop(address, command, "recycled")
+
+    async def restart_engines(
+        self, address: str, command: Command, reason: str, timeout_sec: float, *, validate_only: bool = False
+    ) -> tuple[PodEngine, ...]:
+        pod = await self._enter(address, "ask" if validate_only else "restart", command)
+        engines = pod.restart_engines(command, validate_only=validate_only)
+        await self._cord.passes()
+        return engines
 
     async def watch(self, address: str, command: Command, ranks: Sequence[int]) -> AsyncIterator[EngineObservation]:
         pod = await self._enter(address, "watch", command)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from controller.core.ports import ApplyOrder, Attachment, Clock, GuardGrant, Reports
@@ -26,6 +27,7 @@ from motor_ft.model.engine import (
     EngineStatus,
     EvidenceSource,
     FtState,
+    PodEngine,
     ProbeOutcome,
     Problem,
     RankOutcome,
@@ -40,6 +42,8 @@ from nodemanager.core.state import (
     check_not_ended,
     finalized,
     guarded,
+    relaunch_answer,
+    relaunched,
     stopped,
     was_stopped,
     welcomed,
@@ -55,6 +59,7 @@ CAPABILITY = FtCapability(
     num_redundant_experts=32,
 )
 FAULTS = {EngineStatus.UNHEALTHY, EngineStatus.DEAD}
+LOADING_SEC = 20.0
 U, D, H = EngineStatus.UNHEALTHY, EngineStatus.DEAD, EngineStatus.HEALTHY
 
 
@@ -151,6 +156,7 @@ class FakePod:
         self.registration = registration
         self.state = NodeState()
         self.number = 0
+        self.relaunches = 0
         self.silent = False
         self.ready = True
         self.refuses: dict[str, FtError] = {}
@@ -181,8 +187,13 @@ class FakePod:
     def boot(self) -> None:
         """The pod starts, with new engines."""
         self.restart_node_manager()
+        self.start_engines(H)
+        self.ready, self.normal = True, {}
+
+    def start_engines(self, status: EngineStatus) -> None:
+        """New engines, of the ranks that are retired too."""
         self.engines = {
-            endpoint.rank: FakeEngine(endpoint.rank, f"engine-{endpoint.rank}#{self.number}")
+            endpoint.rank: FakeEngine(endpoint.rank, f"engine-{endpoint.rank}#{self.number}.{self.relaunches}", status)
             for endpoint in self.registration.endpoints
             if not endpoint.headless
         }
@@ -207,7 +218,12 @@ class FakePod:
     def registered(self) -> tuple[Endpoint, ...]:
         """The endpoints with the engines that run now."""
         return tuple(
-            replace(endpoint, incarnation="" if endpoint.headless else self.engines[endpoint.rank].incarnation)
+            replace(
+                endpoint,
+                incarnation=f"headless-{endpoint.rank}#{self.number}.{self.relaunches}"
+                if endpoint.headless
+                else self.engines[endpoint.rank].incarnation,
+            )
             for endpoint in self.registration.endpoints
         )
 
@@ -250,7 +266,7 @@ class FakePod:
     async def beat(self) -> None:
         """One heartbeat."""
         assert self.attachment is not None
-        await self.attachment.deliver(0, Heartbeat(self.endpoint_states()))
+        await self.attachment.deliver(0, Heartbeat(self.endpoint_states(all_own=not self.state.scale_down_on)))
 
     async def _beats(self) -> None:
         while True:
@@ -269,11 +285,11 @@ class FakePod:
         except FtError as error:
             self.rejected.append(error)
 
-    def endpoint_states(self) -> tuple[EndpointState, ...]:
+    def endpoint_states(self, *, all_own: bool = False) -> tuple[EndpointState, ...]:
         return tuple(
             EndpointState(endpoint.rank, self.normal.get(endpoint.rank, EndpointStatus.NORMAL), endpoint.headless)
             for endpoint in self.registration.endpoints
-            if endpoint.rank not in self.state.retired
+            if all_own or endpoint.rank not in self.state.retired
         )
 
     def snapshot(self) -> Snapshot:
@@ -355,6 +371,38 @@ class FakePod:
         if self.world.keeper:
             self.boot()
             await self.connect()
+
+    def restart_engines(self, command: Command, *, validate_only: bool) -> tuple[PodEngine, ...]:
+        """All engines end and start; they are healthy after LOADING_SEC, or when ``hold["load"]`` has passed."""
+        engines = self._present()
+        if validate_only:
+            return engines
+        if relaunch_answer(self.state, command) is None:
+            self.state = relaunched(self.state, command, b"")
+            self.world.tasks.spawn(f"relaunch {self.uid}", self._restart())
+        return engines
+
+    def _present(self) -> tuple[PodEngine, ...]:
+        return tuple(
+            PodEngine(endpoint.rank, endpoint.incarnation, EngineStatus.UNKNOWN, headless=True)
+            if endpoint.headless
+            else PodEngine(endpoint.rank, endpoint.incarnation, self.engines[endpoint.rank].status)
+            for endpoint in self.registered()
+            if endpoint.rank not in self.state.retired
+        )
+
+    async def _restart(self) -> None:
+        self.relaunches += 1
+        self.start_engines(EngineStatus.UNKNOWN)
+        self.ready, self.normal = False, dict.fromkeys(self.engines, EndpointStatus.ABNORMAL)
+        await self._say(self.snapshot())
+        engines = self.engines
+        await self.hold.get("load", partial(asyncio.sleep, LOADING_SEC))()
+        if self.engines is engines:  # nobody has started them once more
+            for engine in engines.values():
+                engine.status = H if engine.status is EngineStatus.UNKNOWN else engine.status
+            self.ready, self.normal = True, {}
+            await self._say(self.snapshot())
 
     def now(self) -> BootTime:
         return BootTime("boot", self.world.clock.now())

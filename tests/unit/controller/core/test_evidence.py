@@ -17,6 +17,7 @@ from controller.core.evidence import (
     on_healthy,
     on_incarnation,
     recalled,
+    relaunching,
     strategy_ended,
     survivor_seen_unhealthy,
 )
@@ -222,6 +223,44 @@ def test_a_death_is_of_the_engine_that_is_known() -> None:
     """A headless endpoint's process names its own incarnation; the rank is gone all the same."""
     assert after(healthy(1), exited(1, incarnation="headless")).slot(1).incarnation == "e1"
     assert after(exited(1, incarnation="e1")).slot(1).incarnation == "e1"
+
+
+# --- a relaunch ---
+
+ENDED = {1: frozenset({"e1", "headless"}), 2: frozenset({"e2"})}
+
+
+def test_a_relaunch_leaves_nothing_of_the_engines_that_it_ends() -> None:
+    evidence = relaunching(ENDED)
+    assert evidence.unhealthy | evidence.dead | evidence.ignored == set()
+    assert (evidence.collecting_since, evidence.slot(1).incarnation) == (None, "")
+
+
+@pytest.mark.parametrize("late", [healthy(1), unhealthy(1), dead(1), exited(1), exited(1, incarnation="headless")])
+def test_what_is_still_said_of_an_engine_that_a_relaunch_ended_changes_nothing(late: Change) -> None:
+    """Neither while the new ones start nor after that."""
+    evidence = relaunching(ENDED)
+    assert feed(evidence, late, 20.0) is evidence
+    assert on_incarnation(evidence, 1, "e1", 20.0) is evidence
+    evidence = strategy_ended(on_incarnation(evidence, 1, "new", 21.0), 30.0)
+    assert feed(evidence, late, 31.0) is evidence
+    assert on_incarnation(evidence, 1, "e1", 31.0) is evidence
+
+
+def test_inside_a_relaunch_another_engine_is_no_evidence_however_often_it_changes() -> None:
+    """A NodeManager that ends in the middle starts its engines once more."""
+    evidence = feed(on_incarnation(relaunching(ENDED), 1, "new", 20.0), exited(1, incarnation="new"), 21.0)
+    assert evidence.dead == {1}
+    evidence = on_healthy(evidence, healthy(1, incarnation="newer"), 22.0)
+    assert evidence.unhealthy | evidence.dead == set()
+    assert (evidence.slot(1).incarnation, evidence.slot(1).shown) == ("newer", EngineStatus.HEALTHY)
+    assert on_death(evidence, exited(1, incarnation="new"), 23.0) is evidence
+
+
+def test_after_a_relaunch_another_engine_has_lost_its_place_again() -> None:
+    evidence = strategy_ended(on_incarnation(relaunching(ENDED), 1, "new", 20.0), 30.0)
+    assert on_incarnation(evidence, 1, "newer", 31.0).dead == {1}
+    assert on_death(evidence, exited(1, incarnation="new"), 31.0).dead == {1}
 
 
 # --- collection ---

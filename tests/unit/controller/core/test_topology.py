@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.core.topology import Participant, TopologyError, endpoint_ip, resolve
+from controller.core.topology import Participant, TopologyError, endpoint_ip, resolve, with_engines
 from motor_ft.model.topology import Registration
 from tests.unit.controller.core.fleet import pod
 
@@ -90,3 +90,9 @@ def test_survivors_are_asked_once_and_every_endpoint_of_a_removed_rank_is_retire
             assert by_address[candidate.node_manager_address].removed == tuple(sorted(own & removed))
         else:
             assert candidate.node_manager_address not in by_address
+
+
+def test_other_engines_are_behind_the_routable_endpoints_that_are_named() -> None:
+    renewed = with_engines(pod(1, [0, 1], headless=[2]), {1: "new", 2: "elsewhere"})
+    assert [endpoint.incarnation for endpoint in renewed.endpoints] == ["", "new", ""]
+    assert with_engines(pod(1, [0]), {}) == pod(1, [0])

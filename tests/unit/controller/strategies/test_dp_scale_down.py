@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.core.case import Case
 from controller.core.decision import Action
 from controller.core.outcome import Outcome
 from controller.core.ports import Strategy
@@ -15,6 +14,7 @@ from controller.core.transaction import Spec
 from controller.fault_manager.runtime import FtRuntime
 from motor_ft.model.engine import EvidenceSource, FtState
 from motor_ft.model.errors import FtError, Reason
+from tests.support.world.case import bare_case
 from tests.support.world.pods import TWO_PODS, D, H, U
 from tests.support.world.world import SETTINGS, World
 
@@ -68,8 +68,7 @@ async def strategy_for(world: World, *dead: int) -> Strategy:
         recovery_timeout=120.0,
         limits=SETTINGS.limits,
     )
-    case = Case(spec, "a test says so", runtime, asyncio.Event().wait)
-    return world.controller.strategies[Action.DP_SCALE_DOWN](case)
+    return world.controller.strategies[Action.DP_SCALE_DOWN](bare_case(spec, runtime))
 
 
 async def test_every_command_of_a_transaction_carries_one_id_epoch_and_generation() -> None:

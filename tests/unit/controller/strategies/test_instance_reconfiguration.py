@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from controller.core.case import Case
 from controller.core.decision import Action
 from controller.core.errors import FailureCode
 from controller.core.outcome import Outcome
@@ -17,6 +16,7 @@ from controller.store.memory import MemoryStore
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.wire.tasks import Tasks
 from tests.support.world.adapters import Trouble
+from tests.support.world.case import bare_case
 from tests.support.world.pods import TWO_PODS, FakePod
 from tests.support.world.world import SETTINGS, World
 
@@ -51,7 +51,7 @@ class Rebuild:
             scale_down_enabled=True,
             recovery_timeout=120.0,
         )
-        case = Case(spec, "a test says so", self.runtime, self.replaced.wait)
+        case = bare_case(spec, self.runtime, self.replaced.wait)
         return self.world.controller.strategies[Action.INSTANCE_RECONFIGURATION](case)
 
     async def run(self) -> asyncio.Task[StrategyResult]:

@@ -1,0 +1,99 @@
+"""A decode instance with broken hardware gets the place of a prefill instance (recovery.md sections 4 and 8)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from controller.core.outcome import Outcome
+from controller.core.ports import Runtime, ServingPublisher, Strategy, StrategyResult
+from controller.strategies.serving import serve_again
+from motor_ft.model.engine import EvidenceSource
+from motor_ft.wire.log import get_logger
+from motor_ft.wire.tasks import Tasks
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleP2DTimes:
+    """Seconds: for the instance's own recovery, and for the pods of the prefill instance to end."""
+
+    request_timeout: float
+    recovery: float
+    give_up: float
+
+
+class ScaleP2D:
+    """Isolates the instance; where its faults do not clear by themselves, it is rebuilt in place of a prefill instance.
+
+    Nothing of it is durable before the rebuilding is.
+    """
+
+    name = "scale_p2d"
+
+    def __init__(
+        self,
+        instance_id: int,
+        *,
+        times: ScaleP2DTimes,
+        recovered: Callable[[], Awaitable[object]],
+        spare: Callable[[], Awaitable[object] | None],
+        rebuild: Strategy,
+        publisher: ServingPublisher,
+        runtime: Runtime,
+    ) -> None:
+        """``spare`` takes one prefill instance out of service and returns what to await until its pods have ended.
+
+        It returns None when none can be spared.
+        """
+        self._instance_id = instance_id
+        self._times = times
+        self._recovered = recovered
+        self._spare = spare
+        self._rebuild = rebuild
+        self._publisher = publisher
+        self._runtime = runtime
+        self._stopping = asyncio.Event()
+
+    def died(self, rank: int, source: EvidenceSource) -> None:
+        """The instance is waited for as a whole."""
+
+    def stop(self, reason: str) -> None:
+        """Honoured while the instance may still recover by itself."""
+        self._stopping.set()
+
+    async def execute(self) -> StrategyResult:
+        """Withdraw, wait, free a prefill instance, rebuild."""
+        self._runtime.show(withdrawn=True)
+        await self._publisher.withdraw(self._instance_id, self._times.request_timeout)
+        if (outcome := await self._wait()) is not None:
+            return await serve_again(
+                outcome, self._instance_id, self._runtime, self._publisher, self._times.request_timeout
+            )
+        freed = self._spare()
+        if freed is None:
+            log.warning("no prefill instance can be spared", instance_id=self._instance_id)
+        else:
+            with suppress(TimeoutError):  # pods that nobody reaches must not hold up the rebuilding
+                async with asyncio.timeout(self._times.give_up):
+                    await freed
+        return await self._rebuild.execute()
+
+    async def _wait(self) -> Outcome | None:
+        """SUCCEEDED when the faults have cleared, CANCELLED when asked to end, None when the time is over."""
+        tasks = Tasks(f"scale-p2d-{self._instance_id}")
+        recovered = tasks.spawn("recovered", _finish(self._recovered()))
+        stopping = tasks.spawn("stopping", self._stopping.wait())
+        try:
+            await asyncio.wait({recovered, stopping}, timeout=self._times.recovery, return_when=asyncio.FIRST_COMPLETED)
+            if recovered.done():
+                recovered.result()
+                return Outcome.SUCCEEDED
+            return Outcome.CANCELLED if stopping.done() else None
+        finally:
+            await tasks.close()
+
+
+async def _finish(work: Awaitable[object]) -> None:
+    await work
