@@ -174,6 +174,6 @@ class NodeSink(BoardSink):
 
 
 def data_of(item: Object) -> Mapping[str, str]:
-    """Return a ConfigMap's data; one without any has none."""
+    """Return the texts of a ConfigMap; one without any has none."""
     data = item.get("data")
-    return data if isinstance(data, dict) else {}
+    return {key: text for key, text in data.items() if isinstance(text, str)} if isinstance(data, dict) else {}

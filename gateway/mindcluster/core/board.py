@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import NamedTuple
 
-from gateway.mindcluster.core.observed import Reading, Source
+from gateway.mindcluster.core.observed import Reading, Source, plausible
 from gateway.mindcluster.core.slot import STALE_SEC, Kept, Slot, Times
 from motor_ft.model.hardware import FaultKey, FaultLevel, HardwareFault, SourceState, canonical_code
 
@@ -60,7 +60,7 @@ class Board:
 
     def take(self, place: Place, reading: Reading, now: Times) -> None:
         """A reading of a place has arrived."""
-        self._keep(place, self._slots.get(place, Slot()).take(reading, now))
+        self._keep(place, self._slots.get(place, Slot()).take(plausible(reading), now))
 
     def node(self, name: str, address: str, ready_since: float | None) -> None:
         """A node and its address; what its plugin wrote before it became Ready says nothing of what came after."""

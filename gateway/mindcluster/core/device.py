@@ -118,7 +118,10 @@ def _explained(fault: Observed, reasons: Mapping[tuple[int, str], tuple[str, obj
 def _checked(info: Mapping[str, object], check_code: str) -> bool:
     """SHA-256 over the compact JSON of the object as Go writes it."""
     content = {key: info[key] for key in ("DeviceList", "UpdateTime") if key in info}
-    text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
+    try:
+        text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:  # nested deeper than anything that the plugin writes
+        return False
     for character in "<>&\u2028\u2029":
         text = text.replace(character.encode(), f"\\u{ord(character):04x}".encode())
     return hashlib.sha256(text).hexdigest() == check_code.lower()

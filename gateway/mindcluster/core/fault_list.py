@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from gateway.mindcluster.core.observed import Observed
 from gateway.mindcluster.core.vocabulary import (
@@ -14,10 +15,13 @@ from gateway.mindcluster.core.vocabulary import (
     level_of,
     names_of,
     read_time,
+    shown,
     text_of,
 )
 from motor_ft.model.hardware import canonical_code, parse_card
 
+MAX_FAULTS = 1024
+"""Of one node; an entry may name many cards and many codes."""
 _LEVEL_FIELDS = ("fault_handling", "fault_level", "large_model_fault_level")
 
 
@@ -40,7 +44,7 @@ def read_device_list(devices: Mapping[str, object], node: str, now: float) -> De
     for key, value in devices.items():
         if key.endswith("-Fault"):
             has_fault_key = True
-            found, bad = read_fault_list(value, key, node, now)
+            found, bad = read_fault_list(value, key, node, now, room=MAX_FAULTS - len(faults))
             faults += found
             problems += bad
         elif key.endswith("-Recovering"):
@@ -50,8 +54,8 @@ def read_device_list(devices: Mapping[str, object], node: str, now: float) -> De
     return DeviceList(tuple(faults), frozenset(recovering), has_fault_key, tuple(problems))
 
 
-def read_fault_list(value: object, what: str, node: str, now: float) -> tuple[list[Observed], list[str]]:
-    """Read a list of entries, an array or the text of one; returns the faults and what could not be read."""
+def read_fault_list(value: object, what: str, node: str, now: float, room: int) -> tuple[list[Observed], list[str]]:
+    """Read a list of entries, an array or the text of one; returns ``room`` faults at most and what was not read."""
     faults: list[Observed] = []
     problems: list[str] = []
     try:
@@ -60,7 +64,10 @@ def read_fault_list(value: object, what: str, node: str, now: float) -> tuple[li
         return [], [str(error)]
     for index, entry in enumerate(entries):
         try:
-            faults += _read_entry(as_object(entry, f"{what}[{index}]"), node, now, problems)
+            found = _read_entry(as_object(entry, f"{what}[{index}]"), node, now, problems)
+            faults += islice(found, room - len(faults))
+            if next(found, None) is not None:
+                return faults, [*problems, f"{what}: a node has more than {MAX_FAULTS} faults"]
         except PayloadError as error:
             problems.append(str(error))
     return faults, problems
@@ -81,7 +88,7 @@ def _read_entry(entry: Mapping[str, object], node: str, now: float, problems: li
     """One fault per card and code, each with its own level where the entry states it."""
     names = names_of(entry.get("npu_name"))
     if not names:
-        raise PayloadError(f"entry without npu_name: {dict(entry)!r:.120}")
+        raise PayloadError(f"entry without npu_name: {shown(entry, 120)}")
     entry_level = next(filter(None, (text_of(entry.get(name)) for name in _LEVEL_FIELDS)), "")
     details = _read_details(entry, problems)
     codes = {canonical_code(code): code for code in names_of(entry.get("fault_code"))}

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from gateway.mindcluster.core.observed import Observed, Reading, problems
 from gateway.mindcluster.core.vocabulary import (
+    EARLIEST,
     NODE_NOT_READY,
     PayloadError,
     as_list,
@@ -131,4 +132,6 @@ def _read_rfc3339(value: object) -> float | None:
         time = datetime.fromisoformat(text_of(value))
     except ValueError:
         return None
-    return time.timestamp() if time.tzinfo is not None else None
+    if time.tzinfo is None or (seconds := time.timestamp()) < EARLIEST:
+        return None
+    return seconds

@@ -1,10 +1,12 @@
 """One fault as one source shows it, and one complete reading of a source."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from motor_ft.model.hardware import FaultKey, FaultLevel, fault_key
+
+MAX_LENGTH = 2000
 
 
 class Source(StrEnum):
@@ -41,6 +43,12 @@ class Observed:
     detail: str = ""
 
     @property
+    def length(self) -> int:
+        """Characters of all its texts."""
+        names = (self.node, self.npu_name, self.code, self.unit, self.port, self.node_ip)
+        return sum(map(len, (*names, self.raw_level, self.fault_type, self.detail)))
+
+    @property
     def key(self) -> FaultKey:
         """Identity across sources."""
         return fault_key(self.node, self.npu_name, self.code, self.unit, self.port)
@@ -59,6 +67,15 @@ class Reading:
     held: frozenset[int] = frozenset()
     update_time: float | None = None
     problem: str = ""
+
+
+def plausible(reading: Reading) -> Reading:
+    """Return it without faults that no cluster has: such a one would keep all others from being told."""
+    good = tuple(fault for fault in reading.faults if fault.node and fault.length <= MAX_LENGTH)
+    if left_out := len(reading.faults) - len(good):
+        why = f"left out: {left_out} faults that name no node, or are longer than {MAX_LENGTH} characters"
+        return replace(reading, faults=good, complete=False, problem=problems([reading.problem, why]))
+    return reading
 
 
 def problems(texts: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from gateway.mindcluster.core.vocabulary import (
     decode_object,
     level_of,
     read_time,
+    shown,
     text_of,
 )
 from motor_ft.model.hardware import canonical_code
@@ -101,7 +102,7 @@ def _read_alarm(item: object, alarms: dict[_Place, _Alarm], over: set[_Place], b
         fields = as_object(decode(item, "FaultCode"), "FaultCode")
         code = text_of(fields.get("AssembledFaultCode"))
         if not code:
-            raise PayloadError(f"alarm without AssembledFaultCode: {dict(fields)!r:.120}")
+            raise PayloadError(f"alarm without AssembledFaultCode: {shown(fields, 120)}")
     except PayloadError as error:
         bad.append(str(error))
         return

@@ -1,5 +1,6 @@
 """MindCluster's words: level names, times, and JSON that may be anything."""
 
+import reprlib
 from collections.abc import Mapping
 
 import orjson
@@ -31,6 +32,9 @@ _LEVELS = {
 }
 _NO_FAULT = frozenset({"NormalNPU", "NormalNetwork"})
 _DAY_SEC = 86_400.0
+_MAX_TIME_LENGTH = 20
+EARLIEST = 1e9
+"""Seconds since the epoch; times before that are those of clocks and fields that were never set."""
 
 
 class PayloadError(Exception):
@@ -49,9 +53,9 @@ def is_health_flag(raw_level: str, code: str) -> bool:
 
 def read_time(value: object, now: float) -> float | None:
     """Return seconds since the epoch from a number in ms or s; None for 0, -1 and other times that cannot be."""
-    if isinstance(value, str) and value.strip().isdecimal():
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) < _MAX_TIME_LENGTH:
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 1e9:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < EARLIEST:
         return None
     seconds = value / 1000 if value >= 1e12 else float(value)
     return seconds if seconds <= now + _DAY_SEC else None
@@ -61,7 +65,12 @@ def text_of(value: object) -> str:
     """Return the text of a field that may be missing, null or a number."""
     if value is None or isinstance(value, bool):
         return ""
-    return str(value).strip()
+    return str(value).strip() if isinstance(value, str | int | float) else shown(value)
+
+
+def shown(value: object, length: int = 80) -> str:
+    """Return what a value is for people: not too long, and however deeply it is nested."""
+    return reprlib.repr(value)[:length]
 
 
 def names_of(value: object) -> tuple[str, ...]:
@@ -71,7 +80,7 @@ def names_of(value: object) -> tuple[str, ...]:
     elif isinstance(value, list):
         items = list(value)
     else:
-        raise PayloadError(f"must be a list of names, not {value!r:.80}")
+        raise PayloadError(f"must be a list of names, not {shown(value)}")
     return tuple(name for item in items if (name := text_of(item)))
 
 
@@ -94,7 +103,7 @@ def decode_object(value: object, what: str) -> Mapping[str, object]:
 def as_object(value: object, what: str) -> Mapping[str, object]:
     """Return ``value``; raises PayloadError unless it is an object."""
     if not isinstance(value, dict):
-        raise PayloadError(f"{what} must be an object, not {value!r:.80}")
+        raise PayloadError(f"{what} must be an object, not {shown(value)}")
     return value
 
 
@@ -103,5 +112,5 @@ def as_list(value: object, what: str) -> list[object]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise PayloadError(f"{what} must be an array, not {value!r:.80}")
+        raise PayloadError(f"{what} must be an array, not {shown(value)}")
     return value

@@ -305,3 +305,14 @@ def test_a_flapping_code_counts_only_after_it_has_lasted() -> None:
     made.take(DEVICE, reading(flap), at(10))
     assert only(made, 14.9).level == "L1"
     assert only(made, 15).level == "L6"
+
+
+@pytest.mark.parametrize("bad", [card(node=""), card(raw_level="x" * 3000)], ids=["no node", "too long"])
+def test_a_fault_that_no_report_could_carry_is_left_out_and_said_to_be(bad: Observed) -> None:
+    """The Controller would refuse it, and with it every snapshot that has it. Nothing is cleared meanwhile."""
+    made = board()
+    made.take(DEVICE, reading(card(), card("other")), at(0))
+    made.take(DEVICE, reading(card(), bad), at(1))
+    assert {fault.fault_code for fault in made.faults(at(1)).values()} == {"80E18402", "other"}
+    (state,) = (state for state in made.states(at(1)) if state.node)
+    assert state.problem.startswith("left out: 1 faults")

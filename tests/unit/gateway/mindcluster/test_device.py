@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mindcluster.core.device import CheckCode, read_device
+from gateway.mindcluster.core.fault_list import MAX_FAULTS
 from gateway.mindcluster.core.observed import Reading
 from motor_ft.model.hardware import FaultLevel
 from tests.support.mindcluster import (
@@ -243,6 +244,32 @@ def test_a_wrong_checksum_adds_but_clears_nothing_or_rejects_or_is_ignored(check
     assert (rejected.faults, rejected.complete) == ((), False)
     assert warned.problem == rejected.problem == "CheckCode is wrong"
     assert (len(ignored.faults), ignored.complete, ignored.problem) == (1, True, "")
+
+
+@pytest.mark.parametrize("where", ["list", "entry", "name", "code"])
+def test_what_is_nested_deeper_than_a_plugin_writes_costs_only_itself(where: str) -> None:
+    """And the CheckCode, which cannot be counted over it: nothing is cleared."""
+    deep: list[Any] = []
+    for _ in range(500):
+        deep = [deep]
+    change = {"list": {}, "entry": {}, "name": {"npu_name": deep}, "code": {"fault_code": deep}}[where]
+    entries = [LINK_DOWN, deep if where == "entry" else entry("npu-9", "SeparateNPU", "1") | change]
+    devices = {"huawei.com/Ascend910-Fault": entries, "more": deep if where == "list" else ""}
+    info = {"DeviceInfo": {"DeviceList": devices, "UpdateTime": WRITTEN}, "CheckCode": "0" * 64}
+    reading = read({"DeviceInfoCfg": json.dumps(info)})
+    assert levels(reading)["Ascend910-0", "81078603"] == "L6"
+    assert not reading.complete
+
+
+def test_of_a_node_no_more_faults_are_read_than_it_can_have() -> None:
+    """A few kilobytes can name millions: every card with every code."""
+    cards = ",".join(f"npu-{number}" for number in range(200))
+    codes = ",".join(f"{number:X}A" for number in range(200))
+    reading = read(device_data(device_list(LINK_DOWN, entry(cards, "RestartNPU", codes), entry("npu-1", "L", "X"))))
+    assert len(reading.faults) == MAX_FAULTS
+    assert levels(reading)["Ascend910-0", "81078603"] == "L6"
+    assert not reading.complete
+    assert "more than 1024 faults" in reading.problem
 
 
 json_values = st.recursive(

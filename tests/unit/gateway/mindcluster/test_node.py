@@ -104,3 +104,10 @@ def test_other_conditions_count_as_configured() -> None:
     assert (fault.code, fault.level, fault.detail) == ("NT_NPU_CARD_LOSE", "L5", "because")
     assert read_node("node-a", node(Ready="True", NT_NPU_CARD_LOSE="False"), [lost]).reading.faults == ()
     assert read_node("node-a", node(Ready="True"), [lost]).reading.faults == ()
+
+
+def test_a_time_that_was_never_set_is_not_told() -> None:
+    """Go writes the year 1; no report could carry that."""
+    condition = {"type": "Ready", "status": "False", "lastTransitionTime": "0001-01-01T00:00:00Z"}
+    (fault,) = read_node("node-a", {"status": {"conditions": [condition]}}).reading.faults
+    assert fault.since is None

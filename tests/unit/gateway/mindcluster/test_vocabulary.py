@@ -2,7 +2,16 @@
 
 import pytest
 
-from gateway.mindcluster.core.vocabulary import PayloadError, is_health_flag, level_of, names_of, read_time
+from gateway.mindcluster.core.vocabulary import (
+    PayloadError,
+    as_object,
+    decode,
+    is_health_flag,
+    level_of,
+    names_of,
+    read_time,
+    text_of,
+)
 from motor_ft.model.hardware import FaultLevel
 from tests.support.mindcluster import NOW
 
@@ -46,6 +55,8 @@ def test_a_health_flag_is_neither_a_fault_nor_an_unknown_level() -> None:
         (None, None),
         ("", None),
         ("soon", None),
+        ("9" * 5000, None),
+        ("9" * 400, None),
         (True, None),
         ([], None),
         (1e9 - 1, None),
@@ -64,3 +75,10 @@ def test_names_come_in_text_or_arrays_with_stray_spaces() -> None:
     assert names_of(None) == names_of("") == ()
     with pytest.raises(PayloadError):
         names_of({"npu-1": 1})
+
+
+def test_however_deeply_a_value_is_nested_it_is_shown_in_a_few_characters() -> None:
+    deep = decode("[" * 1000 + "]" * 1000, "it")
+    with pytest.raises(PayloadError, match="it must be an object"):
+        as_object(deep, "it")
+    assert len(text_of(deep)) < 100
