@@ -61,7 +61,7 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         stop.set()
 
     async with AsyncExitStack() as stack:
-        store = await _open_store(config, on_lost=end)
+        store = await _open_store(config, available=metrics.store, on_lost=end)
         stack.push_async_callback(store.close)
         histories = Histories(clock, str(uuid.uuid4()))
         nodes = GrpcNodeManagers(request_timeout_sec=settings.limits.request_timeout, clock=clock, recorder=histories)
@@ -173,28 +173,32 @@ async def raise_epoch(config: ControllerConfig, above: int | None, *, dry_run: b
     Raises FtError, or ConfigError for a store that needs no operator for that.
     """
     check(config.store.kind == "etcd", "store.kind", f'is "{config.store.kind}", which raises its epoch by itself')
-    store = _etcd_store(config, on_lost=lambda _: None)
+    store = _etcd_store(config, available=lambda _: None, on_lost=lambda _: None)
     try:
         return await store.raise_epoch(above, dry_run=dry_run)
     finally:
         await store.close()
 
 
-async def _open_store(config: ControllerConfig, on_lost: Callable[[FtError], None]) -> Store:
+async def _open_store(
+    config: ControllerConfig, available: Callable[[bool], None], on_lost: Callable[[FtError], None]
+) -> Store:
     if config.store.kind == "memory":
         return MemoryStore()
     if config.store.kind == "sqlite":
-        return await SqliteStore.open(Path(config.store.path))
-    return _etcd_store(config, on_lost)
+        return await SqliteStore.open(Path(config.store.path), available)
+    return _etcd_store(config, available, on_lost)
 
 
-def _etcd_store(config: ControllerConfig, on_lost: Callable[[FtError], None]) -> EtcdStore:
+def _etcd_store(
+    config: ControllerConfig, available: Callable[[bool], None], on_lost: Callable[[FtError], None]
+) -> EtcdStore:
     etcd = config.store.etcd
     timeout_sec = config.fault_tolerance_config.dp_scale_down_config.request_timeout_sec
     credentials = channel_credentials(etcd.ca_file, etcd.cert_file, etcd.key_file) if etcd.tls else None
     login = Login(etcd.user, Path(etcd.password_file)) if etcd.user else None
     return EtcdStore(
-        EtcdClient(etcd.targets, credentials=credentials, login=login, timeout_sec=timeout_sec),
+        EtcdClient(etcd.targets, credentials=credentials, login=login, timeout_sec=timeout_sec, available=available),
         prefix=etcd.prefix,
         lease_ttl_sec=etcd.lease_ttl_sec,
         address=config.address(socket.gethostname()),

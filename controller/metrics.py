@@ -21,6 +21,13 @@ class ControllerMetrics:
             "1 when it refuses to lead until an operator raises the epoch.",
             registry=registry,
         )
+        self._store = Gauge("motor_ft_store_available", "1 when the store answered the last time.", registry=registry)
+        self._coordinators = Gauge(
+            "motor_ft_coordinator_confirms",
+            "1 when a Coordinator has confirmed the last request.",
+            ["coordinator"],
+            registry=registry,
+        )
         self._phase = Gauge(
             "motor_ft_phase", "1 for the phase that is reported.", ["instance", "phase"], registry=registry
         )
@@ -68,6 +75,10 @@ class ControllerMetrics:
         """An operator has to raise the epoch."""
         self._behind.set(behind)
 
+    def store(self, available: bool) -> None:
+        """The store has answered, or not; may be told from another thread."""
+        self._store.set(available)
+
     def phase(self, instance_id: int, phase: Phase) -> None:
         """The phase that is reported of an instance."""
         for other in Phase:
@@ -99,8 +110,9 @@ class ControllerMetrics:
         """One stage of a scale-down took this long."""
         self._stages.labels(name).observe(seconds)
 
-    def refresh(self, event: ServingEvent, confirmed: bool) -> None:
+    def refresh(self, coordinator: str, event: ServingEvent, confirmed: bool) -> None:
         """One request to a Coordinator was answered, or not."""
+        self._coordinators.labels(coordinator).set(confirmed)
         self._refreshes.labels(event, _flag(confirmed)).inc()
 
     def forget(self, instance_id: int) -> None:

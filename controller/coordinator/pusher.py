@@ -32,7 +32,7 @@ class ServingPusher:
         coordinators: Sequence[Coordinator],
         *,
         set_interval_sec: float,
-        sent: Callable[[ServingEvent, bool], None],
+        sent: Callable[[str, ServingEvent, bool], None],
         on_crash: Callable[[str, BaseException], None] | None = None,
     ) -> None:
         self._coordinators = coordinators

@@ -28,7 +28,7 @@ class CoordinatorWriter:
         *,
         stamp: Callable[[], tuple[int, int]],
         settled: Callable[[Iterable[int]], None],
-        sent: Callable[[ServingEvent, bool], None],
+        sent: Callable[[str, ServingEvent, bool], None],
     ) -> None:
         self._coordinator = coordinator
         self._views = views
@@ -148,7 +148,7 @@ class CoordinatorWriter:
         except FtError as error:
             log = _log.warning if self._synced else _log.debug
             log("Coordinator did not confirm", coordinator=self._coordinator.name, refresh=event, error=str(error))
-            self._sent(event, False)
+            self._sent(self._coordinator.name, event, False)
             return False
-        self._sent(event, True)
+        self._sent(self._coordinator.name, event, True)
         return True

@@ -31,16 +31,26 @@ class SqliteStore:
     The connection lives in one thread, so that writes happen in the order of the calls and never in the event loop.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        thread: ThreadPoolExecutor,
+        available: Callable[[bool], None],
+    ) -> None:
         self._path = path
         self._db = connection
         self._thread = thread
+        self._available = available
         self._leads = False
         self._closed = False
 
     @classmethod
-    async def open(cls, path: Path) -> "SqliteStore":
-        """Open or create the file and lock it; raises FtError that names the file and what to do."""
+    async def open(cls, path: Path, available: Callable[[bool], None] = lambda _: None) -> "SqliteStore":
+        """Open or create the file and lock it; raises FtError that names the file and what to do.
+
+        ``available`` is told, from the store's thread, how each transaction ended.
+        """
         if not path.parent.is_dir():
             raise FtError(
                 Reason.STORE_UNAVAILABLE,
@@ -52,7 +62,7 @@ class SqliteStore:
         except BaseException:
             thread.shutdown(wait=False)
             raise
-        return cls(path, connection, thread)
+        return cls(path, connection, thread, available)
 
     async def lead(self, above: int = 0) -> int:
         self._must_be_open()
@@ -111,9 +121,12 @@ class SqliteStore:
 
     def _guarded(self, work: Callable[[], T]) -> T:
         try:
-            return work()
+            result = work()
         except sqlite3.Error as error:
+            self._available(False)
             raise self._unavailable(str(error)) from error
+        self._available(True)
+        return result
 
     def _rows(self) -> list[Row]:
         rows = self._db.execute("SELECT kind, instance_id, revision, body FROM record ORDER BY instance_id")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -98,6 +98,24 @@ class TestFailures:
             stored = await store.runtime(1)
             assert stored is not None
             assert stored.record.generation == 2
+
+    async def test_it_is_told_whether_etcd_answers(self, one: Etcd) -> None:
+        """Also by the renewal of a lease, while there is nothing to write."""
+        told = list[bool]()
+        client = EtcdClient(one.endpoints, timeout_sec=0.2, available=told.append)
+        lease = await client.grant(60)
+        one.nodes[0].kill()
+        with pytest.raises(FtError):
+            await client.keep_alive(lease.ID, timeout=0.2)
+        with pytest.raises(FtError):
+            await client.range(pb.RangeRequest(key=KEY))
+        one.launch(one.nodes[0])
+        one.wait_ready()
+        while not told[-1]:
+            with suppress(FtError):
+                await client.keep_alive(lease.ID, timeout=1)
+        assert told[:3] == [True, False, False]
+        await client.close()
 
     async def test_a_controller_waits_for_an_etcd_that_is_not_there_yet(self, one: Etcd) -> None:
         one.nodes[0].kill()

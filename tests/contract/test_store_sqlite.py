@@ -127,11 +127,13 @@ async def test_a_record_of_a_newer_version_is_reported_not_misread(tmp_path: Pat
 async def test_a_full_disk_fails_the_write_and_nothing_else(tmp_path: Path) -> None:
     """The write is reported as STORE_UNAVAILABLE, reading it back shows the old record, and a later one succeeds."""
     path = tmp_path / "controller.db"
-    store = await SqliteStore.open(path)
+    told = list[bool]()
+    store = await SqliteStore.open(path, told.append)
     await store.lead()
     revision = await store.save_runtime(1, RUNTIME, 0)
     with full_disk(path.with_name("controller.db-wal").stat().st_size), pytest.raises(FtError) as failure:
         await store.save_runtime(1, RUNTIME.at(Phase.DECIDING), revision)
+    assert told[-1] is False
     assert failure.value.reason is Reason.STORE_UNAVAILABLE
     assert str(path) in failure.value.message
     stored = await store.runtime(1)

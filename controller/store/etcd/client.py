@@ -10,6 +10,7 @@ import grpc
 from controller.store.etcd.errors import CompactedError, RefusedError, failed, not_taken, stale_token, unavailable
 from controller.store.etcd.member import Login, Member
 from motor_ft.etcd import rpc_pb2 as pb
+from motor_ft.model.errors import FtError
 from motor_ft.wire.log import get_logger
 
 PAUSE_SEC = 0.05
@@ -23,8 +24,9 @@ _log = get_logger(__name__)
 class EtcdClient:
     """Calls one member at a time, the next one after a failure.
 
-    ``timeout_sec`` bounds every call with all its attempts. Failures are FtError ``STORE_UNAVAILABLE``: a
-    RefusedError where etcd said so; else nobody answered, and of a ``txn`` it is not known whether it was done.
+    ``timeout_sec`` bounds every call with all its attempts; ``available`` is told how each ended. Failures are FtError
+    ``STORE_UNAVAILABLE``: a RefusedError where etcd said so; else nobody answered, and of a ``txn`` it is not known
+    whether it was done.
     """
 
     def __init__(
@@ -34,12 +36,14 @@ class EtcdClient:
         credentials: grpc.ChannelCredentials | None = None,
         login: Login | None = None,
         timeout_sec: float = 5.0,
+        available: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self._members = [Member(endpoint, credentials) for endpoint in endpoints]
         self._current = 0
         self._login = login
         self._token = ""
         self._timeout_sec = timeout_sec
+        self._available = available
         self._closed = False
 
     async def range(self, request: pb.RangeRequest) -> pb.RangeResponse:
@@ -70,10 +74,13 @@ class EtcdClient:
 
         member = self._member()
         try:
-            return await self._authenticated(member, renew, timeout)
+            ttl_sec = await self._authenticated(member, renew, timeout)
         except grpc.aio.AioRpcError as error:
             self._leave(member)
+            self._available(False)
             raise failed("lease keepalive", member.endpoint, error) from error
+        self._available(True)
+        return ttl_sec
 
     async def watch(self, key: bytes, revision: int) -> AsyncGenerator[pb.Event]:
         """Every event of a key from a revision on, over failures of members; does not end by itself.
@@ -127,6 +134,15 @@ class EtcdClient:
     # --- one call ---
 
     async def _call(self, what: str, call: _Call[T], *, once: bool = False) -> T:
+        try:
+            answer = await self._attempt(what, call, once=once)
+        except FtError:
+            self._available(False)
+            raise
+        self._available(True)
+        return answer
+
+    async def _attempt(self, what: str, call: _Call[T], *, once: bool) -> T:
         """Go round until a member answers; ``once`` ends with the first request that may have been taken."""
         attempt_sec = self._timeout_sec / len(self._members)
         last = "no connection"

@@ -46,7 +46,7 @@ async def pushing(
     pusher = ServingPusher(
         [HttpCoordinator(server.url, timeout_sec=1.0)],
         set_interval_sec=60.0,
-        sent=lambda event, confirmed: outcomes.append((event, confirmed)),
+        sent=lambda _, event, confirmed: outcomes.append((event, confirmed)),
     )
     pusher.start(views, lambda: 1)
     try:

@@ -51,10 +51,13 @@ def test_counters_and_stages() -> None:
     metrics.decision("scale_down")
     metrics.strategy("dp_scale_down", "succeeded")
     metrics.stage("guard", 0.02)
-    metrics.refresh(ServingEvent.DEL, confirmed=False)
+    metrics.refresh("http://c:1", ServingEvent.DEL, confirmed=False)
     value = registry.get_sample_value
     assert value("motor_ft_decisions_total", {"action": "scale_down"}) == 1
     assert value("motor_ft_transactions_total", {"strategy": "dp_scale_down", "outcome": "succeeded"}) == 1
     assert value("motor_ft_stage_seconds_sum", {"stage": "guard"}) == 0.02
     assert value("motor_ft_coordinator_refreshes_total", {"event": "del", "confirmed": "false"}) == 1
     assert value("motor_ft_coordinator_refreshes_total", {"event": "del", "confirmed": "true"}) == 0
+    assert value("motor_ft_coordinator_confirms", {"coordinator": "http://c:1"}) == 0
+    metrics.refresh("http://c:1", ServingEvent.SET, confirmed=True)
+    assert value("motor_ft_coordinator_confirms", {"coordinator": "http://c:1"}) == 1

@@ -108,7 +108,7 @@ class Memory:
 @asynccontextmanager
 async def pushing(views: Views, *coordinators: Memory, settle: bool = True) -> AsyncIterator[ServingPusher]:
     """A running pusher; with ``settle`` after its first SET."""
-    pusher = ServingPusher(coordinators, set_interval_sec=5.0, sent=lambda event, confirmed: None)
+    pusher = ServingPusher(coordinators, set_interval_sec=5.0, sent=lambda name, event, confirmed: None)
     pusher.start(views, lambda: 3)
     if settle:
         await asyncio.sleep(0.1)
