@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from controller.app import serve
 from controller.config import ControllerConfig, DpScaleDownConfig, EtcdConfig, FaultToleranceConfig, StoreConfig
+from controller.core.probe import CompletionProbe
 from motor_ft.model.errors import FtError
 from tests.simulation.coordinator import SimCoordinator
 from tests.simulation.loop import Process
@@ -79,6 +80,10 @@ class SimController:
             coordinators=[f"grpc://{each.address}" for each in self.world.coordinators],
             fault_tolerance_config=FaultToleranceConfig(
                 enable_dp_scale_down=config.scale_down,
+                enable_dp_scale_up=config.scale_up,
+                fast_recovery=config.fast_recovery,
+                completion_probe=CompletionProbe(config.probe),
+                idle_probe=config.idle_probe,
                 dp_scale_down_config=DpScaleDownConfig(
                     request_timeout_sec=config.request_timeout,
                     poll_interval_sec=config.poll,

@@ -31,7 +31,7 @@ class Oracle:
         self.world = world
         self.facts = Facts(world)
         self.engines = EngineRules(self.facts)
-        self.commands = CommandRules(self.facts)
+        self.commands = CommandRules(self.facts, self.engines)
         self.evidence = EvidenceRules(self.facts)
         self.records = RecordRules(self.facts, self.engines)
         self.serving = ServingRules(self.facts)

@@ -50,6 +50,10 @@ class Config(msgspec.Struct, frozen=True):
     assemble: float = 60.0
     threshold: int = 1
     store_lease: float = 6.0
+    fast_recovery: bool = False
+    scale_up: bool = False
+    probe: str = "auto"
+    idle_probe: bool = False
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -187,8 +191,9 @@ class _Author:
 
     def _config(self) -> Config:
         rng = self.rng
+        scale_down = rng.random() < 0.92
         return Config(
-            scale_down=rng.random() < 0.92,
+            scale_down=scale_down,
             request_timeout=rng.choice([1.0, 2.0, 5.0]),
             poll=rng.choice([1.0, 2.0]),
             execution=rng.choice([6.0, 10.0, 20.0]),
@@ -198,6 +203,10 @@ class _Author:
             ttl=rng.choice([8.0, 10.0]),
             threshold=rng.choice([1, 1, 2, 3]),
             store_lease=rng.choice([4.0, 8.0]),
+            fast_recovery=scale_down and rng.random() < 0.4,
+            scale_up=rng.random() < 0.3,
+            probe=rng.choice(["auto", "on", "off"]),
+            idle_probe=rng.random() < 0.3,
         )
 
     # --- incidents ---

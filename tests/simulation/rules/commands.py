@@ -4,17 +4,18 @@ from typing import Any
 
 from grpc import StatusCode
 
-from controller.core.transaction import Limits
-from motor_ft.v1 import node_lifecycle_pb2, node_manager_pb2
+from motor_ft.v1 import common_pb2, node_lifecycle_pb2, node_manager_pb2
 from motor_ft.wire.convert import duration_from_pb
 from nodemanager.core.state import NodeState
 from tests.simulation.loop import Process
 from tests.simulation.rpc import Answer
+from tests.simulation.rules.engines import EngineRules
 from tests.simulation.rules.facts import Commanded, Facts
 
 TRANSACTION = frozenset({"Guard", "Status", "Apply", "Finalize", "WatchStatus", "Probe"})
 COMMANDS: dict[str, Any] = {
     "Guard": node_manager_pb2.GuardRequest,
+    "Status": node_manager_pb2.StatusRequest,
     "Apply": node_manager_pb2.ApplyRequest,
     "Finalize": node_manager_pb2.FinalizeRequest,
     "Stop": node_lifecycle_pb2.StopRequest,
@@ -25,8 +26,9 @@ COMMANDS: dict[str, Any] = {
 class CommandRules:
     """Fed with every request as it is sent, as it arrives, and as it is answered."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, engines: EngineRules) -> None:
         self.facts = facts
+        self._engines = engines
         self._plans: dict[tuple[int, int], str] = {}
         self._known: dict[tuple[str, str, bytes], int] = {}
         self._guards: dict[str, set[str]] = {}
@@ -46,12 +48,19 @@ class CommandRules:
         self.facts.commands[header.request_id] = command
         if method == "Guard":
             self._guards.setdefault(header.request_id, set()).add(address)
-            if message.HasField("plan"):
-                self.facts.planned_at.setdefault(header.request_id, self.facts.now)
+            if message.HasField("plan") and header.request_id not in self.facts.planned_at:
+                self.facts.planned_at[header.request_id] = self.facts.now
+                self._planned(header.instance_id, header.request_id, message.plan)
+        elif method == "Status":
+            self.facts.asked_at |= {(header.request_id, rank): self.facts.now for rank in message.dp_ranks}
         elif method == "Finalize":
             self._finals.setdefault(header.request_id, set()).add(address)
         elif method == "RestartEngines" and not message.validate_only:
             self.facts.relaunched[header.instance_id] = self.facts.now
+
+    def _planned(self, instance_id: int, request_id: str, plan: common_pb2.ScaleDownPlan) -> None:
+        if (job := self.facts.job_of(instance_id)) is not None:
+            self._engines.planned(job, request_id, plan.removed_dp_ranks, min(each.dp_rank for each in plan.survivors))
 
     def called(self, server: Process, uid: str, method: str, request: bytes) -> None:
         """It has arrived at a NodeManager."""
@@ -87,7 +96,7 @@ class CommandRules:
 
     def _guarded(self, request: Any, response: Any) -> None:
         lease, config = duration_from_pb(request.lease), self.facts.world.scenario.config
-        most = Limits(config.request_timeout, config.poll, config.execution).lease
+        most = 2 * config.execution + 4 * config.request_timeout + max(5.0, config.poll)
         if lease > most or duration_from_pb(response.remaining) > lease:
             self._break("lease", f"{lease} s were asked for, at most {most} s are right")
         if request.HasField("plan"):

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,22 +72,25 @@ class EngineRules:
         if self._plans.setdefault(request_id, plan) != plan:
             self._break("one plan", f"{me} was told {plan}, others {self._plans[request_id]}")
         seats = self.facts.world.fleets[seat.engine.job].seats
-        for rank in plan.removed:
-            if not self._dead(seat, seats[rank], request_id):
-                self._break("only DEAD is removed", f"{me} is told to go on without rank {rank}, which lives")
         if seat.engine.rank in plan.removed:
             self._break("apply only to survivors", f"{me} is told to remove itself")
         lowest = min(seats.keys() - set(plan.removed), default=seat.engine.rank)
         if seats[lowest].machine.name != plan.master:
             self._break("master", f"{me}: the store moves to {plan.master}, the lowest survivor is rank {lowest}")
 
-    def _dead(self, told: Seat, removed: Seat, request_id: str) -> bool:
-        """It is gone, another engine is in its place, or it was beyond reach when the plan was made."""
-        strange = told.rank is None or removed.rank is None or told.rank.group is not removed.rank.group
-        if strange or gone(removed):
+    def planned(self, job: int, request_id: str, removed: Iterable[int], survivor: int) -> None:
+        """A plan is frozen; from here on its removed ranks are ended."""
+        seats = self.facts.world.fleets[job].seats
+        for rank in removed:
+            if not self._dead(seats[rank], seats[survivor], request_id):
+                self._break("only DEAD is removed", f"{seats[rank]} is to be removed, and lives")
+
+    def _dead(self, removed: Seat, survivor: Seat, request_id: str) -> bool:
+        """It is gone, another engine is in its place, or it was beyond reach when it was asked once more."""
+        if removed.rank is None or survivor.rank is None or removed.rank.group is not survivor.rank.group:
             return True
-        planned = self.facts.planned_at.get(request_id, 0.0) - 2 * self.facts.world.scenario.config.request_timeout
-        return self._alive_since.get(removed.engine.root.pid, -1.0) > planned
+        asked_at = self.facts.asked_at.get((request_id, removed.engine.rank), self.facts.now)
+        return gone(removed) or self._alive_since.get(removed.engine.root.pid, -1.0) > asked_at
 
     def _authorized(self, seat: Seat, request_id: str) -> None:
         """Nobody routes to the instance any more, and every NodeManager that was there at the freeze is held."""

@@ -49,6 +49,8 @@ class Facts:
         """When the first Guard with the plan of a request id was sent."""
         self.relaunched: dict[int, float] = {}
         """When all engines of an instance were last told to start anew."""
+        self.asked_at: dict[tuple[str, int], float] = {}
+        """When a Status of a request id for a rank was last sent."""
         self.epochs: dict[str, int] = {}
         """Highest durable epoch by pod UID."""
 

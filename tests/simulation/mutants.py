@@ -1,0 +1,348 @@
+"""Deliberate bugs: the rules of the simulation must notice every one of them.
+
+A mutant gets a MonkeyPatch and puts its bug into the daemons for one run.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+import controller.core.transaction as transaction
+import controller.core.transaction.apply
+import controller.core.transaction.prepare
+import controller.core.transaction.state
+import controller.fault_manager.inputs
+import controller.fault_manager.intake
+import controller.fault_manager.recovery
+import gateway.engines.engine
+import gateway.engines.hub
+import nodemanager.core.fence
+import nodemanager.core.state
+import nodemanager.service
+from controller.core import effects as fx
+from controller.core.evidence import Evidence, on_death, on_fault, on_healthy
+from controller.core.phases import Phase
+from controller.core.reports import EngineFault, EngineHealthy, ProcessDeath
+from controller.core.topology import endpoint_ip
+from controller.core.transaction import Step
+from controller.core.verdict import Judgement, Verdict, judge_recovery
+from controller.fault_manager.manager import PodAttachment
+from controller.strategies.transaction import TransactionStrategy
+from gateway.engines.client import UnansweredError
+from motor_ft.model.engine import EngineObservation, EngineStatus, EvidenceSource
+from tests.simulation.rpc import SimChannel
+from tests.simulation.scenario import Config, Event, Job, Pod, Scenario
+
+Patch = pytest.MonkeyPatch
+TABLE = transaction.TABLE
+prepare, apply, state = (
+    controller.core.transaction.prepare,
+    controller.core.transaction.apply,
+    controller.core.transaction.state,
+)
+intake, inputs, recovery = (
+    controller.fault_manager.intake,
+    controller.fault_manager.inputs,
+    controller.fault_manager.recovery,
+)
+
+
+class Mutant(NamedTuple):
+    """A bug, a scene that brings it out, and the rule that it breaks there."""
+
+    put: Callable[[Patch], None]
+    scene: Scenario
+    rule: str
+
+
+def _handler(patch: Patch, step: Step, event: type[fx.Event], wrap: Callable[[Any], Any]) -> None:
+    """Replace one entry of the transaction's table."""
+    patch.setitem(TABLE, step, TABLE[step] | {event: wrap(TABLE[step][event])})
+
+
+def skip_the_epoch_check(patch: Patch) -> None:
+    """A former leader is obeyed."""
+    patch.setattr(nodemanager.core.fence.Fence, "check_epoch", lambda *_: None)
+    patch.setattr(nodemanager.core.fence.Fence, "check", lambda *_: None)
+
+
+def publish_before_commit(patch: Patch) -> None:
+    """The survivors are healthy: so the instance is not withdrawn any more."""
+    guard_all = state.guard_all
+    patch.setattr(apply, "guard_all", lambda known: guard_all(replace(known, withdrawn=False)))
+
+
+def retry_apply_once(patch: Patch) -> None:
+    """An order without an answer is sent again."""
+    engine = gateway.engines.engine.Engine
+    send = engine.send
+
+    async def twice(self: Any, dialect: Any, order: Any, timeout: float, check: Any) -> Any:
+        http, post = self._http, self._http.post
+
+        async def again(*arguments: Any) -> Any:
+            try:
+                return await post(*arguments)
+            except UnansweredError:
+                return await post(*arguments)
+
+        http.post = again
+        try:
+            return await send(self, dialect, order, timeout, check)
+        finally:
+            http.post = post
+
+    patch.setattr(engine, "send", twice)
+
+
+def try_again_after_a_failure(patch: Patch) -> None:
+    """A transaction that failed after apply is followed by another one."""
+
+    def failed(self: Any, name: str, failure: Any) -> None:
+        self.fallback_due = None
+
+    async def settle(self: Any, runtime: Any) -> None:
+        if self.strategy is None and runtime.record.phase is Phase.SCALING_DOWN:
+            await runtime.persist(Phase.RECONFIGURING)
+            await runtime.persist(Phase.NORMAL)
+
+    patch.setattr(recovery.Recovery, "_failed", failed)
+    patch.setattr(recovery.Recovery, "settle", settle)
+
+
+def count_a_mask_as_evidence(patch: Patch) -> None:
+    """Whom an engine suspects is DEAD."""
+
+    def masked(evidence: Evidence, fault: EngineFault, now: float) -> Evidence:
+        evidence = on_fault(evidence, fault, now)
+        for rank, suspected in enumerate(fault.observation.mask):
+            if suspected:
+                evidence = on_death(evidence, ProcessDeath(rank, "", 0, "suspected"), now)
+        return evidence
+
+    patch.setattr(intake, "on_fault", masked)
+
+
+def forget_the_abort(patch: Patch) -> None:
+    """A transaction that ends leaves its guards to their lease."""
+    patch.setattr(state, "_abort", lambda known: state._after_abort(replace(known, wake_at=None)))  # noqa: SLF001
+
+
+def a_crash_that_still_sends_abort(patch: Patch) -> None:
+    """What runs on the way out of a killed Controller gets through."""
+    execute = TransactionStrategy.execute
+
+    async def cleaned_up(self: Any) -> Any:
+        addresses = [pod.node_manager_address for pod in self._spec.pods]
+        try:
+            return await execute(self)
+        except BaseException:
+            for address in addresses:
+                await self._nodes.finalize(address, self._command, commit=False, retired=())
+            raise
+
+    patch.setattr(TransactionStrategy, "execute", cleaned_up)
+    patch.setattr(SimChannel, "_alive", lambda _: None)
+
+
+def a_stale_healthy_cancels_a_process_exit(patch: Patch) -> None:
+    """The engine said that it was healthy: so nothing has ended."""
+
+    def forgetful(evidence: Evidence, healthy: EngineHealthy, now: float) -> Evidence:
+        rank = healthy.observation.rank
+        cleared = {**evidence.ranks, rank: replace(evidence.slot(rank), exited=False)}
+        return on_healthy(replace(evidence, ranks=cleared), healthy, now)
+
+    patch.setattr(intake, "on_healthy", forgetful)
+
+
+def apply_while_routed(patch: Patch) -> None:
+    """A withdrawal that was not confirmed is none."""
+    _handler(
+        patch,
+        Step.WITHDRAWING,
+        fx.Withdrawn,
+        lambda handle: lambda known, event, now: handle(known, fx.Withdrawn(confirmed=True), now),
+    )
+
+
+def apply_without_all_guards(patch: Patch) -> None:
+    """Who refused the guard is not asked again."""
+
+    def deaf(handle: Any) -> Any:
+        return lambda known, event, now: handle(known, replace(event, error=""), now)
+
+    _handler(patch, Step.GUARDING, fx.Guarded, deaf)
+    _handler(patch, Step.FREEZING, fx.Guarded, deaf)
+
+
+def commit_what_is_unhealthy(patch: Patch) -> None:
+    """U counts as recovered."""
+
+    def generous(seen: EngineObservation, *rest: Any) -> Judgement:
+        return Judgement(Verdict.GO) if seen.status is EngineStatus.UNHEALTHY else judge_recovery(seen, *rest)
+
+    patch.setattr(apply, "judge_recovery", generous)
+
+
+def leave_the_removed_alive(patch: Patch) -> None:
+    """What is left of a removed rank is not ended."""
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    patch.setattr(nodemanager.service.FtService, "_fence_removed", nothing)
+
+
+def forget_earlier_removals(patch: Patch) -> None:
+    """The second round knows nothing of the first."""
+    patch.setattr(transaction.Transaction, "cumulative", property(lambda self: tuple(sorted(self.removed))))
+
+
+def the_first_rank_is_the_master(patch: Patch) -> None:
+    """The store stays where it was, whoever is gone."""
+    patch.setattr(apply, "endpoint_ip", lambda pods, _: endpoint_ip(pods, 0))
+
+
+def do_not_ask_the_unreachable_again(patch: Patch) -> None:
+    """A socket that was silent once is a dead rank for good."""
+    patch.setattr(prepare, "_apply_ready", prepare._freeze)  # noqa: SLF001
+
+
+def go_on_where_the_dead_controller_was(patch: Patch) -> None:
+    """An interrupted transaction is as if it had not been."""
+    patch.setattr(recovery, "restored", lambda _: Phase.NORMAL)
+
+
+def hardware_names_ranks_to_remove(patch: Patch) -> None:
+    """What a hardware fault is mapped to goes as well."""
+    spec_of = inputs._spec_of  # noqa: SLF001
+
+    def mapped(actor: Any, runtime: Any) -> Any:
+        spec = spec_of(actor, runtime)
+        known = actor.hardware.correlation.concerns.values()
+        named = {rank for each in known for rank in each.ranks or ()} & spec.active
+        return replace(spec, candidates={**dict.fromkeys(named, EvidenceSource.PROCESS_EXIT), **spec.candidates})
+
+    patch.setattr(inputs, "_spec_of", mapped)
+
+
+def lose_deaths(patch: Patch) -> None:
+    """Process exits are acknowledged, and that is all."""
+    deliver = PodAttachment.deliver
+
+    async def lossy(self: Any, sequence: int, report: Any) -> None:
+        if not isinstance(report, ProcessDeath):
+            await deliver(self, sequence, report)
+
+    patch.setattr(PodAttachment, "deliver", lossy)
+
+
+def no_fallback(patch: Patch) -> None:
+    """A transaction that failed is followed by nothing."""
+
+    def failed(self: Any, name: str, failure: Any) -> None:
+        self._actor.runtime.show(failure=failure)
+
+    patch.setattr(recovery.Recovery, "_failed", failed)
+
+
+def a_lease_of_an_hour(patch: Patch) -> None:
+    """Guards outlive their transaction by far."""
+    patch.setattr(transaction.Limits, "lease", property(lambda _: 3600.0))
+
+
+JOB = Job(pods=(Pod((0, 1)), Pod((2, 3))), detection=1.0, round_time=2.0)
+CONFIG = Config(store_lease=4.0, ttl=8.0)
+DEATH = Event(10.0, "worker_kill", "0/1")
+SECOND = Event(30.0, "worker_kill", "0/2")
+
+
+def _scene(*events: Event, controllers: int = 1, delay: float = 0.001, config: Config = CONFIG) -> Scenario:
+    """Four ranks in two pods, and exactly this happens to them."""
+    return Scenario(0, (JOB,), events, config, controllers, delay=delay, jitter=delay, calm_at=60.0)
+
+
+def _at(moment: str, kind: str, who: str = "", value: float = 0.0, text: str = "") -> Event:
+    return Event(9.0, kind, who, value, text, after=moment)
+
+
+def _engine(rank: int, text: str) -> Event:
+    return Event(9.0, "engine_trouble", f"0/{rank}", 1.0, text)
+
+
+CUT = "controller 1 - node 0/1"
+PAUSED = _scene(
+    DEATH,
+    _at("store DECIDING", "stop_process", "controller 0", 11.0),
+    _at("store DECIDING", "cut", CUT, 40.0, "both"),
+    Event(17.0, "reset", "controller 0 - node 0/0"),
+    controllers=2,
+)
+"""A leader that is paused as its transaction begins, and wakes up while the next one waits for a pod."""
+
+MUTANTS: dict[str, Mutant] = {
+    mutant.put.__name__: mutant
+    for mutant in (
+        Mutant(skip_the_epoch_check, PAUSED, "fence"),
+        Mutant(
+            publish_before_commit, _scene(DEATH, delay=0.4, config=Config(store_lease=60.0)), "nothing in the window"
+        ),
+        Mutant(retry_apply_once, _scene(_engine(0, "drop_before_reply"), DEATH), "apply once"),
+        Mutant(
+            try_again_after_a_failure,
+            _scene(*(_engine(rank, "drop_after_202") for rank in (0, 2, 3)), DEATH),
+            "no second attempt",
+        ),
+        Mutant(count_a_mask_as_evidence, _scene(Event(10.0, "freeze", "0/1")), "only DEAD is removed"),
+        Mutant(forget_the_abort, _scene(_engine(0, "apply_error"), DEATH), "every guard is ended"),
+        Mutant(
+            a_crash_that_still_sends_abort,
+            _scene(DEATH, _at("answer Guard", "controller_kill", "0", 5.0)),
+            "the dead are silent",
+        ),
+        Mutant(
+            a_stale_healthy_cancels_a_process_exit,
+            _scene(Event(10.0, "engine_kill", "0/1"), Event(10.5, "reset", "controller 0 - node 0/0")),
+            "nothing acknowledged is lost",
+        ),
+        Mutant(
+            apply_while_routed,
+            _scene(DEATH, _at("store DECIDING", "cut", "controller 0 - coordinator 0", 20.0, "both")),
+            "withdrawn before apply",
+        ),
+        Mutant(
+            apply_without_all_guards,
+            _scene(DEATH, _at("store DECIDING", "disk_broken", "0/1", 20.0)),
+            "guarded everywhere",
+        ),
+        Mutant(
+            commit_what_is_unhealthy,
+            _scene(DEATH, config=Config(store_lease=4.0, probe="off")),
+            "commit after recovery",
+        ),
+        Mutant(leave_the_removed_alive, _scene(DEATH), "removed ranks are ended"),
+        Mutant(forget_earlier_removals, _scene(DEATH, SECOND), "gone for good"),
+        Mutant(the_first_rank_is_the_master, _scene(DEATH, Event(10.0, "worker_kill", "0/0")), "master"),
+        Mutant(
+            do_not_ask_the_unreachable_again,
+            _scene(DEATH, Event(10.0, "frontend_kill", "0/2"), _at("store DECIDING", "frontend_restore", "0/2")),
+            "only DEAD is removed",
+        ),
+        Mutant(
+            go_on_where_the_dead_controller_was,
+            _scene(DEATH, _at("store DECIDING", "controller_kill", "0")),
+            "nothing is replayed",
+        ),
+        Mutant(
+            hardware_names_ranks_to_remove,
+            _scene(DEATH, Event(10.5, "hardware", "0/2", text="L5 card")),
+            "only DEAD is removed",
+        ),
+        Mutant(lose_deaths, _scene(Event(10.0, "engine_kill", "0/1")), "nothing acknowledged is lost"),
+        Mutant(no_fallback, _scene(_engine(0, "apply_error"), DEATH), "every incident ends"),
+        Mutant(a_lease_of_an_hour, _scene(DEATH), "lease"),
+    )
+}
