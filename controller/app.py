@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from controller.clock import SystemClock
+from controller.clock import SystemClock, watch
 from controller.config import ControllerConfig
 from controller.coordinator.grpc import GrpcCoordinator
 from controller.coordinator.http import HttpCoordinator
@@ -39,6 +39,7 @@ from motor_ft.wire.log import get_logger
 from motor_ft.wire.metrics import MetricsServer, RpcMetrics
 from motor_ft.wire.policy import POLICIES
 from motor_ft.wire.server import RpcServer
+from motor_ft.wire.tasks import Tasks
 
 log = get_logger(__name__)
 
@@ -66,14 +67,7 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         histories = Histories(clock, str(uuid.uuid4()))
         nodes = GrpcNodeManagers(request_timeout_sec=settings.limits.request_timeout, clock=clock, recorder=histories)
         stack.push_async_callback(nodes.close)
-        publisher = ServingPusher(
-            [_coordinator(url, settings.limits.request_timeout) for url in config.coordinators],
-            set_interval_sec=config.fault_tolerance_config.coordinator_set_interval_sec,
-            sent=metrics.refresh,
-            on_crash=lambda task, error: end(
-                FtError(Reason.INTERNAL, f"task {task} crashed: {error!r}; the log has more")
-            ),
-        )
+        publisher = _publisher(config, metrics, end)
         stack.push_async_callback(publisher.close)
         board = Board()
         manager: FaultManager
@@ -101,6 +95,9 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
                 connect=nodes.connect,
             )
         )
+        tasks = Tasks("controller")
+        stack.push_async_callback(tasks.close)
+        tasks.spawn("clock", watch(clock, metrics.clock_step))
         metrics.standing(lambda: manager.refusal() is None)
         http = MetricsServer(config.metrics_listen, registry, ready=lambda: manager.refusal() is None)
         stack.push_async_callback(http.stop)
@@ -204,6 +201,16 @@ def _etcd_store(
         address=config.address(socket.gethostname()),
         now=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),  # goes on while this machine sleeps, as etcd's does
         on_lost=on_lost,
+    )
+
+
+def _publisher(config: ControllerConfig, metrics: ControllerMetrics, end: Callable[[FtError], None]) -> ServingPusher:
+    timeout_sec = config.fault_tolerance_config.dp_scale_down_config.request_timeout_sec
+    return ServingPusher(
+        [_coordinator(url, timeout_sec) for url in config.coordinators],
+        set_interval_sec=config.fault_tolerance_config.coordinator_set_interval_sec,
+        sent=metrics.refresh,
+        on_crash=lambda task, error: end(FtError(Reason.INTERNAL, f"task {task} crashed: {error!r}; the log has more")),
     )
 
 

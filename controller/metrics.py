@@ -22,6 +22,7 @@ class ControllerMetrics:
             registry=registry,
         )
         self._store = Gauge("motor_ft_store_available", "1 when the store answered the last time.", registry=registry)
+        self._clock_steps = Counter("motor_ft_clock_steps", "How often the wall clock was set.", registry=registry)
         self._coordinators = Gauge(
             "motor_ft_coordinator_confirms",
             "1 when a Coordinator has confirmed the last request.",
@@ -78,6 +79,10 @@ class ControllerMetrics:
     def store(self, available: bool) -> None:
         """The store has answered, or not; may be told from another thread."""
         self._store.set(available)
+
+    def clock_step(self) -> None:
+        """The wall clock was set."""
+        self._clock_steps.inc()
 
     def phase(self, instance_id: int, phase: Phase) -> None:
         """The phase that is reported of an instance."""

@@ -2,6 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from motor_ft.model.engine import Problem
+
 
 class NodeMetrics:
     """One NodeManager."""
@@ -16,6 +18,15 @@ class NodeMetrics:
         self.retired_healthy = Counter(
             "motor_ft_retired_rank_healthy", "Readings in which a retired rank was healthy.", registry=registry
         )
+        self.problems = Counter(
+            "motor_ft_engine_problems",
+            "Readings of engines that could not be taken, or not be believed.",
+            ["problem"],
+            registry=registry,
+        )
+        for problem in Problem:
+            if problem is not Problem.NONE:
+                self.problems.labels(problem)  # a rate needs the zero before the first one
         self.apply_seconds = Histogram(
             "motor_ft_apply_seconds", "From apply received to all engines answered.", registry=registry
         )

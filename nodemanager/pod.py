@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from motor_ft.model.engine import EngineObservation, EngineStatus
+from motor_ft.model.engine import EngineObservation, EngineStatus, Problem
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.model.topology import Endpoint, EndpointStatus
 from motor_ft.wire.log import get_logger
@@ -122,6 +122,8 @@ class Pod:
                 self._metrics.retired_healthy.inc()
             return
         reading = checked(reading, rank, target.incarnation)
+        if reading.problem is not Problem.NONE:
+            self._metrics.problems.labels(reading.problem).inc()
         for watcher in self._watchers:
             watcher.put(reading)
         self._health[rank], report = observe(

@@ -102,7 +102,8 @@ class Node:
             yield self
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        clock, metrics = self.clock, NodeMetrics(CollectorRegistry())
+        self.registry = CollectorRegistry()
+        clock, metrics = self.clock, NodeMetrics(self.registry)
         self.journal = Journal(self.directory)
         stack.push_async_callback(self.journal.close)
         await self.journal.update(started)

@@ -66,6 +66,7 @@ async def test_a_gateway_that_is_gone_is_our_problem_and_no_evidence(node: Node,
         report = node.pod.health()[0].report
         assert report is not None
         assert (report.source, node.pod.health()[0].status) == (None, EndpointStatus.NORMAL)
+        assert node.registry.get_sample_value("motor_ft_engine_problems_total", {"problem": "local"})
         await node.gateway_up()
         await until(lambda: problem(node, 0) is Problem.NONE)
 
