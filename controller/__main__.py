@@ -1,5 +1,9 @@
 """``motor-controller``: start the Controller from a configuration file, or raise the epoch of its fleet."""
 
+from motor_ft.wire.early import end_quietly
+
+end_quietly()  # what follows takes a second or more
+
 import argparse
 import asyncio
 from pathlib import Path

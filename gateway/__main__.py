@@ -1,5 +1,9 @@
 """The command ``motor-gateway``."""
 
+from motor_ft.wire.early import end_quietly
+
+end_quietly()  # what follows takes a second or more
+
 import argparse
 import asyncio
 import sys

@@ -169,4 +169,7 @@ def table(title: str, samples: Samples, unary: float) -> Table:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # once everything that was started has ended
+        sys.exit("interrupted")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from motor_ft.wire.early import end_quietly
+
+end_quietly()  # what follows takes a second or more
+
 import asyncio
 import contextlib
 import signal

@@ -63,3 +63,25 @@ async def test_the_second_signal_ends_it_at_once() -> None:
         await process.line("stuck")
         process.process.send_signal(signal.SIGTERM)
         assert await process.process.wait() == -signal.SIGTERM
+
+
+INTERRUPTED_IMPORT = """
+import os, runpy, sys
+
+class Interrupting:
+    def find_spec(name, *_):
+        if name == "asyncio":
+            os.kill(os.getpid(), {signum})
+
+sys.meta_path.insert(0, Interrupting)
+sys.argv = ["{module}"]
+runpy.run_module("{module}", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("module", ["controller", "nodemanager", "gateway", "scripts.live"])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_while_it_is_being_imported_ends_it_without_a_word(module: str, signum: signal.Signals) -> None:
+    program = INTERRUPTED_IMPORT.format(module=module, signum=int(signum))
+    async with Running([sys.executable, "-c", program]) as process:
+        assert (await process.wait(), process.output) == (0, [])
