@@ -21,7 +21,8 @@ log = get_logger(__name__)
 async def obey(actor: "InstanceActor", order: Order, command: OperatorCommand) -> None:
     """Carry out an order; returns when what outlives this Controller is stored, so raises what the store says too.
 
-    Raises UNKNOWN_INSTANCE for one that is being replaced, STALE_GENERATION, STRATEGY_RUNNING, NOT_READY.
+    Raises UNKNOWN_INSTANCE for one that is being replaced, STALE_GENERATION, STRATEGY_RUNNING, NOT_READY, and
+    SHUTTING_DOWN for what this Controller would not come to any more.
     """
     _check(actor, order, command)
     said = {"operator": command.operator, "reason": command.reason, "request_id": command.request_id}
@@ -55,6 +56,8 @@ def _check(actor: "InstanceActor", order: Order, command: OperatorCommand) -> No
     if actor.runtime is None:
         text = f"instance {instance_id} was never ready: there is nothing to rebuild yet"
         raise FtError(Reason.NOT_READY, text)
+    if actor.recovery.draining:
+        raise FtError(Reason.SHUTTING_DOWN, "this Controller hands over to another one; order it there")
     if (strategy := actor.recovery.strategy) is not None:
         text = (
             f"{strategy} runs on instance {instance_id}; an instance has one strategy at a time, order again after it"

@@ -45,7 +45,7 @@ class Recovery:
         self.ordered: Failure | None = None
         self.paused = ""
         self.automation_stopped = False
-        self._draining = False
+        self.draining = False
 
     @property
     def strategy(self) -> str | None:
@@ -77,7 +77,7 @@ class Recovery:
 
     async def drain(self) -> None:
         """Start nothing any more; return when no transaction runs, which ends early where that is still safe."""
-        self._draining = True
+        self.draining = True
         if self.strategy in TRANSACTIONS:
             self._runner.stop("this Controller hands over")
             await self._runner.ended()
@@ -151,7 +151,7 @@ class Recovery:
 
     def decide(self, runtime: FtRuntime, now: float) -> None:
         """Take the decision that is due, and start what it asks for."""
-        if self._draining:
+        if self.draining:
             return
         if (due := self.due) is not None:
             self.ordered = self.fallback_due = None

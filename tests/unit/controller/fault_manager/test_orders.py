@@ -235,6 +235,17 @@ async def test_what_never_served_cannot_be_rebuilt() -> None:
         assert (await refused(world, Order.RECONFIGURE)).reason is Reason.NOT_READY
 
 
+async def test_a_controller_that_hands_over_takes_no_order_that_it_would_not_carry_out() -> None:
+    async with World(*TWO_PODS) as world:
+        await world.serve()
+        await world.manager.drain(20)
+        assert (await refused(world, Order.RECONFIGURE)).reason is Reason.SHUTTING_DOWN
+        await ordered(world, Order.PAUSE)
+        await world.kill()
+        await world.restart()
+        assert world.status().automation_paused
+
+
 async def test_a_controller_that_ends_takes_no_orders() -> None:
     async with World(*TWO_PODS) as world:
         await world.serve()
