@@ -56,6 +56,11 @@ class Settings:
         """``enable_dp_scale_down_proxy`` of RFC section 6."""
         return self.enable_fault_tolerance and self.enable_dp_scale_down
 
+    @property
+    def quiet(self) -> float:
+        """So long nothing is heard of any pod of an instance when it is this Controller that cannot hear."""
+        return min(self.heartbeat_ttl, 2 * self.heartbeat_interval)
+
     def welcome(self, epoch: int, instance_id: int = 0, generation: int = 0) -> Welcome:
         """Answer to Hello; of an adapter, which belongs to no instance, unless one is named."""
         return Welcome(

@@ -60,7 +60,7 @@ class InstanceActor:
         self._on_ready = on_ready
         self._on_gone = on_gone
         self.spare_prefill = partial(spare_prefill, self)
-        self.pods = Pods()
+        self.pods = Pods(quiet=env.settings.quiet)
         self._stored = StoredIdentity(env.store)
         self.runtime: FtRuntime | None = None
         self.evidence = Evidence()
@@ -136,7 +136,7 @@ class InstanceActor:
     ) -> None:
         """Go on after a restart of the Controller: apply is never replayed (RFC section 5)."""
         self._stored, identity = StoredIdentity(self.env.store, stored), stored.record
-        self.pods = Pods(identity.pods, now)
+        self.pods = Pods(identity.pods, now, quiet=self.env.settings.quiet)
         self.runtime = self._runtime(runtime)
         endpoints = (endpoint for pod in identity.pods for endpoint in pod.endpoints)
         self.evidence = recalled((e for e in endpoints if e.rank in self.active), identity.baseline)

@@ -99,9 +99,12 @@ class Life:
         return rebuilding or self._was_told(pod)
 
     def _lost(self, pod: PodLiveness, now: float) -> bool:
-        """Whom this Controller has not met yet may only be slow to find it: nobody is stopped for that."""
-        settings = self._settings
-        return pod.gone(now, settings.heartbeat_ttl if pod.incarnation else settings.heartbeat_ttl_other)
+        """Whom this Controller has not met yet may only be slow to find it: nobody is stopped for that, nor for a cut
+        that all pods have come through, one before the other."""
+        ttl = self._settings.heartbeat_ttl
+        if not pod.incarnation:
+            return pod.gone(now, self._settings.heartbeat_ttl_other)
+        return pod.gone(now, ttl) and now - self._actor.pods.heard_again_at >= ttl
 
     def _was_told(self, pod: PodLiveness) -> bool:
         return self._told.get(pod.registration.pod_uid) == pod.incarnation
@@ -141,6 +144,7 @@ class Life:
         for pod in self._actor.pods.all.values():
             yield pod.there_at + self._settings.heartbeat_ttl
             yield pod.there_at + self._settings.heartbeat_ttl_other
+        yield self._actor.pods.heard_again_at + self._settings.heartbeat_ttl
         if self.hold_until is not None:
             yield self.hold_until
         if self._dissolved_at is not None:

@@ -1,5 +1,6 @@
 """The pods of one instance: who has said Hello, what each said last, and where to send directives."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -21,9 +22,15 @@ class Session:
 
 
 class Pods:
-    """Pods by UID. Only the newest incarnation of a pod is heard."""
+    """Pods by UID. Only the newest incarnation of a pod is heard.
 
-    def __init__(self, registrations: tuple[Registration, ...] = (), now: float = 0.0) -> None:
+    When nobody was there for ``quiet`` seconds, it was this Controller that could not hear: ``heard_again_at`` is when
+    the first of them was there again.
+    """
+
+    def __init__(self, registrations: tuple[Registration, ...] = (), now: float = 0.0, *, quiet: float) -> None:
+        self._quiet = quiet
+        self.heard_again_at = -math.inf
         self._pods: dict[str, PodLiveness] = {pod.pod_uid: PodLiveness(pod, there_at=now) for pod in registrations}
         self._sessions: dict[str, Session] = {}
 
@@ -49,6 +56,7 @@ class Pods:
             )
         if not self._sessions:  # a dead Controller is given up late: the others have one TTL from here to find this one
             self._pods = {other: replace(pod, there_at=now) for other, pod in self._pods.items()}
+        self._there(now)
         same = known is not None and known.incarnation == hello.incarnation
         session = Session(send)
         if same and uid in self._sessions:
@@ -77,7 +85,13 @@ class Pods:
 
     def update(self, uid: str, pod: PodLiveness) -> None:
         """What a pod said."""
+        self._there(pod.there_at)
         self._pods[uid] = pod
+
+    def _there(self, now: float) -> None:
+        """Somebody is there, and is not yet among ``all`` as such."""
+        if now - max((pod.there_at for pod in self._pods.values()), default=now) >= self._quiet:
+            self.heard_again_at = now
 
     def drop(self, uid: str) -> None:
         """Forget a pod of an assembly that is not complete."""

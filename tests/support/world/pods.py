@@ -243,6 +243,11 @@ class FakePod:
         await self.tell(self.snapshot())
         self._beating = self.world.tasks.spawn(f"heartbeat {self.uid}", self._beats())
 
+    def quiet(self) -> None:
+        """No more heartbeats; the stream stays."""
+        if self._beating is not None:
+            self._beating.cancel()
+
     async def disconnect(self) -> None:
         """The stream ends."""
         if self._beating is not None:

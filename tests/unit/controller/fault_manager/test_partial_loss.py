@@ -141,6 +141,47 @@ async def test_when_all_are_silent_nobody_can_be_stopped() -> None:
         assert world.controller.started == []
 
 
+@pytest.mark.parametrize("settings", [SETTINGS, OFF], ids=["feature on", "feature off"])
+@pytest.mark.parametrize("cut_sec", [TTL - 1, TTL + 2, 6 * TTL])
+async def test_a_cut_that_all_pods_come_through_stops_nobody(settings: Settings, cut_sec: float) -> None:
+    """They come back one after the other; the first is not stopped because the others are not there yet."""
+    async with serving(settings=settings) as world:
+        await silent(world, 1, 2, 3, 4)
+        await asyncio.sleep(cut_sec)
+        for number in (1, 2, 3, 4):
+            world.pod(number).silent = False
+            await world.pod(number).connect()
+            await asyncio.sleep(1)
+        await world.until(world.can_serve)
+        await asyncio.sleep(2 * TTL)
+        assert world.controller.started == []
+
+
+async def test_a_controller_that_was_frozen_stops_nobody_for_what_it_did_not_hear() -> None:
+    """The streams are still there; one heartbeat is read before the others."""
+    async with serving() as world:
+        for pod in world.pods.values():
+            pod.quiet()
+        await asyncio.sleep(TTL + 1)
+        for pod in world.pods.values():
+            await pod.beat()
+            await asyncio.sleep(0.01)
+        assert world.controller.started == []
+
+
+async def test_who_does_not_come_back_after_a_cut_is_lost_at_the_ttl() -> None:
+    async with serving(keeper=False) as world:
+        await silent(world, 1, 2, 3, 4)
+        await asyncio.sleep(2 * TTL)
+        for number in (1, 2, 3):
+            world.pod(number).silent = False
+            await world.pod(number).connect()
+        await asyncio.sleep(TTL - 0.1)
+        assert world.stops == []
+        await asyncio.sleep(0.2)
+        assert stopped(world) == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+
+
 async def test_deaths_of_pods_that_stop_start_nothing_more() -> None:
     async with serving(keeper=False) as world:
         world.pod(1).hold["stop"] = lambda: world.pod(1).tell(ProcessDeath(0, world.engine(0).incarnation, 1, "ended"))
