@@ -68,7 +68,7 @@ def of_status(before: InstanceStatus | None, after: InstanceStatus) -> Iterator[
         yield Change(EventKind.PHASE, text, attributes | {"before": before and before.phase})
     if after.serving_published is not (before is not None and before.serving_published):
         ranks = list(after.alive_dp_ranks)
-        text = f"the Coordinators route to ranks {ranks}" if after.serving_published else "not published any more"
+        text = f"the Coordinators route to ranks {ranks}" if after.serving_published else "no new requests any more"
         yield Change(EventKind.SERVING, text, {"published": str(after.serving_published).lower(), "ranks": ranks})
     if after.automation_stopped and not (before is not None and before.automation_stopped):
         yield Change(EventKind.ALERT, f"automation stopped, a person has to act: {after.last_error}", {})

@@ -278,9 +278,9 @@ class InstanceActor:
         return project(identity, record.phase, record.dead_committed, withdrawn=withdrawn, paused=self.life.resting)
 
     def confirmed(self, view: ServingInstance | None) -> None:
-        """All Coordinators hold this view."""
+        """All Coordinators hold this view; a paused one serves nobody new."""
         if self.runtime is not None:
-            self.runtime.published(serving=view is not None and view == self.projection())
+            self.runtime.published(serving=view is not None and not view.paused and view == self.projection())
 
     def show(self) -> None:
         """Put the present status on the board."""

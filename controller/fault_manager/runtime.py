@@ -123,7 +123,7 @@ class FtRuntime:
         self._set(changed)
 
     def published(self, *, serving: bool) -> None:
-        """The Coordinators hold the present projection, or do not."""
+        """The Coordinators route by the present projection, or do not."""
         self._set(replace(self.volatile, serving_published=serving))
 
     def _set(self, changed: Volatile) -> None:

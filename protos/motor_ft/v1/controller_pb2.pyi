@@ -294,7 +294,7 @@ class Instance(_message.Message):
     fallback_strategy: _builtins.str
     """What follows a failure."""
     serving_published: _builtins.bool
-    """The last view that contains the instance was confirmed by the Coordinator."""
+    """All Coordinators have confirmed a view in which the instance takes new requests; while it is paused there none does."""
     last_error: _builtins.str
     """Last failure as `CODE: text`; empty when there is none."""
     can_serve: _builtins.bool

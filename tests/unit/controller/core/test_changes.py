@@ -139,7 +139,7 @@ def test_every_move_of_a_status_is_told() -> None:
     assert told(changes.of_status(STATUS, after)) == [
         (EventKind.LIFE, "the instance is INACTIVE"),
         (EventKind.PHASE, "phase RECONFIGURING, generation 2"),
-        (EventKind.SERVING, "not published any more"),
+        (EventKind.SERVING, "no new requests any more"),
         (EventKind.ALERT, "automation stopped, a person has to act: RECONFIGURATION_FAILED: nobody came"),
     ]
     assert told(changes.of_status(after, after)) == []

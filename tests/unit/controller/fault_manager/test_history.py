@@ -62,7 +62,7 @@ async def test_a_scale_down_can_be_told_from_its_events() -> None:
         }
         assert texts(world, EventKind.SERVING) == [
             "the Coordinators route to ranks [0, 1, 2, 3]",
-            "not published any more",
+            "no new requests any more",
             "the Coordinators route to ranks [0, 2, 3]",
         ]
         stages = [event.attributes["stage"] for event in events(world, EventKind.STAGE)]

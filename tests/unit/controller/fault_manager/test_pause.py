@@ -2,6 +2,7 @@
 
 import pytest
 
+from controller.core.history import EventKind
 from controller.core.status import InstanceState
 from motor_ft.model.topology import EndpointStatus
 from tests.support.world.pods import TWO_PODS
@@ -22,16 +23,20 @@ async def disconnect(world: World) -> None:
 
 
 async def test_an_inactive_instance_is_paused_and_resumed_when_it_is_active_again() -> None:
-    """It stays published: RFC section 3.2 knows nothing of a pause."""
+    """And clients see that nobody new is served: whoever reads can_serve must not send requests there."""
     async with World(*TWO_PODS) as world:
         await world.serve()
         await disconnect(world)
         await world.until(lambda: world.coordinator.ranks() == set())
+        await world.until(lambda: not world.status().serving_published)
         assert world.status().state is InstanceState.INACTIVE
-        assert world.status().serving_published
+        assert not world.can_serve()
         await world.connect()
-        await world.until(lambda: world.coordinator.ranks() == {0, 1, 2, 3})
+        await world.until(world.can_serve)
+        assert world.coordinator.ranks() == {0, 1, 2, 3}
         assert world.status().state is InstanceState.ACTIVE
+        history = world.controller.histories.page(1, (EventKind.SERVING,), after=None, newest_first=False, size=9)
+        assert [event.attributes["published"] for event in history] == ["true", "false", "true"]
         assert events(world) == ["pause", "resume"]
 
 
@@ -52,7 +57,7 @@ async def test_a_set_undoes_no_pause() -> None:
         await world.until(lambda: world.coordinator.ranks() == set())
         world.controller.publisher.kick()
         assert world.coordinator.held[1].paused
-        assert world.status().serving_published
+        assert not world.status().serving_published
 
 
 async def test_faults_that_are_judged_and_the_recovery_from_them_pause_nothing() -> None:
