@@ -37,6 +37,8 @@ async def test_ctrl_c_ends_everything(folder: Path) -> None:
     """No process stays, whenever it comes; exit code 0 while it serves."""
     async with run(folder, "--pods=1", "--ranks=2") as process:
         await process.line("NORMAL serving", timeout=60)
+        for name in ("controller-0", "coordinator", "gateway", "pod-0"):
+            assert (folder / f"{name}.log").read_text(), "logs are there while it runs"
         children = psutil.Process(process.pid).children(recursive=True)
         assert children
         process.signal(signal.SIGINT)

@@ -65,12 +65,15 @@ class Running:
         name: str | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path = ROOT,
+        log: Path = Path(os.devnull),
     ) -> None:
+        """``log`` gets the output too, line by line, behind what it holds."""
         self.command = list(command)
         self.name = name or Path(command[0]).name
         self.output: list[str] = []
         self._env = {**os.environ, **(env or {})}
         self._cwd = cwd
+        self._log = log
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -167,9 +170,11 @@ class Running:
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         try:
-            while line := await process.stdout.readline():
-                self.output.append(line.decode(errors="replace").rstrip("\n"))
-                self._changed.set()
+            with self._log.open("ab", buffering=0) as log:
+                while line := await process.stdout.readline():
+                    log.write(line)
+                    self.output.append(line.decode(errors="replace").rstrip("\n"))
+                    self._changed.set()
         finally:
             self._changed.set()
 

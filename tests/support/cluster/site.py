@@ -44,14 +44,10 @@ class Site:
         return {POINT_FILE: str(self.folder / "point")}
 
     async def run(self, name: str, module: str, *arguments: str) -> Running:
-        """Start a command; what it prints is kept in the folder."""
-        process = Running(python_module(module, *arguments), name=name, env=self.env)
-        self.stack.callback(self._keep_output, process)
+        """Start a command; what it prints is in the folder at once."""
+        log = self.folder / f"{name}.log"
+        process = Running(python_module(module, *arguments), name=name, env=self.env, log=log)
         return await self.stack.enter_async_context(process)
-
-    def _keep_output(self, process: Running) -> None:
-        with (self.folder / f"{process.name}.log").open("a") as file:
-            file.writelines(f"{line}\n" for line in process.output)
 
     def write(self, name: str, table: dict[str, Any]) -> Path:
         """Write a configuration file."""
