@@ -158,9 +158,13 @@ def forget(evidence: Evidence, ranks: frozenset[int], now: float) -> Evidence:
     return _collect(replace(evidence, ranks=kept, ignored=evidence.ignored - ranks), now)
 
 
-def relaunching(engines: Mapping[int, frozenset[str]]) -> Evidence:
-    """What is left when ``engines``, rank → incarnations, are about to be ended and started anew: nothing."""
-    return Evidence({rank: RankEvidence(former=former) for rank, former in engines.items()}, relaunching=True)
+def relaunching(evidence: Evidence, engines: Mapping[int, frozenset[str]]) -> Evidence:
+    """What is left when ``engines``, rank → incarnations, are about to be ended and started anew: nothing.
+
+    Engines that an earlier relaunch has ended stay ended.
+    """
+    former = {rank: ended | evidence.slot(rank).former for rank, ended in engines.items()}
+    return Evidence({rank: RankEvidence(former=ended) for rank, ended in former.items()}, relaunching=True)
 
 
 def strategy_ended(evidence: Evidence, now: float) -> Evidence:

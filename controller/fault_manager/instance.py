@@ -210,7 +210,7 @@ class InstanceActor:
 
     def relaunching(self, engines: Mapping[int, frozenset[str]]) -> None:
         """``ports.Engines``: all engines are about to be ended and started anew."""
-        self.evidence = relaunching(engines)
+        self.evidence = relaunching(self.evidence, engines)
 
     async def relaunched(self, engines: Mapping[int, str]) -> None:
         """``ports.Engines``: any other engine has been restarted behind our back, also for the next Controller."""

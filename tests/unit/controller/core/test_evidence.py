@@ -231,7 +231,7 @@ ENDED = {1: frozenset({"e1", "headless"}), 2: frozenset({"e2"})}
 
 
 def test_a_relaunch_leaves_nothing_of_the_engines_that_it_ends() -> None:
-    evidence = relaunching(ENDED)
+    evidence = relaunching(Evidence(), ENDED)
     assert evidence.unhealthy | evidence.dead | evidence.ignored == set()
     assert (evidence.collecting_since, evidence.slot(1).incarnation) == (None, "")
 
@@ -239,7 +239,7 @@ def test_a_relaunch_leaves_nothing_of_the_engines_that_it_ends() -> None:
 @pytest.mark.parametrize("late", [healthy(1), unhealthy(1), dead(1), exited(1), exited(1, incarnation="headless")])
 def test_what_is_still_said_of_an_engine_that_a_relaunch_ended_changes_nothing(late: Change) -> None:
     """Neither while the new ones start nor after that."""
-    evidence = relaunching(ENDED)
+    evidence = relaunching(Evidence(), ENDED)
     assert feed(evidence, late, 20.0) is evidence
     assert on_incarnation(evidence, 1, "e1", 20.0) is evidence
     evidence = strategy_ended(on_incarnation(evidence, 1, "new", 21.0), 30.0)
@@ -249,7 +249,7 @@ def test_what_is_still_said_of_an_engine_that_a_relaunch_ended_changes_nothing(l
 
 def test_inside_a_relaunch_another_engine_is_no_evidence_however_often_it_changes() -> None:
     """A NodeManager that ends in the middle starts its engines once more."""
-    evidence = feed(on_incarnation(relaunching(ENDED), 1, "new", 20.0), exited(1, incarnation="new"), 21.0)
+    evidence = feed(on_incarnation(relaunching(Evidence(), ENDED), 1, "new", 20.0), exited(1, incarnation="new"), 21.0)
     assert evidence.dead == {1}
     evidence = on_healthy(evidence, healthy(1, incarnation="newer"), 22.0)
     assert evidence.unhealthy | evidence.dead == set()
@@ -258,7 +258,7 @@ def test_inside_a_relaunch_another_engine_is_no_evidence_however_often_it_change
 
 
 def test_after_a_relaunch_another_engine_has_lost_its_place_again() -> None:
-    evidence = strategy_ended(on_incarnation(relaunching(ENDED), 1, "new", 20.0), 30.0)
+    evidence = strategy_ended(on_incarnation(relaunching(Evidence(), ENDED), 1, "new", 20.0), 30.0)
     assert on_incarnation(evidence, 1, "newer", 31.0).dead == {1}
     assert on_death(evidence, exited(1, incarnation="new"), 31.0).dead == {1}
 

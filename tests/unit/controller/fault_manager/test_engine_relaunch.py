@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from controller.core.phases import Phase
+from controller.core.reports import ProcessDeath
 from motor_ft.model.engine import EngineStatus
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.model.topology import Registration
@@ -237,6 +238,19 @@ async def test_after_it_an_engine_restarted_behind_our_back_is_a_fault_again() -
         await start_again(world.pod(2))
         await world.until(lambda: world.controller.started == ["engine_relaunch"] * 2)
         await relaunched(world)
+
+
+async def test_after_a_second_one_what_is_said_of_the_first_engines_still_means_nothing() -> None:
+    async with serving() as world:
+        first = world.engine(1).incarnation
+        for _ in range(2):
+            world.observed.strategies.clear()
+            await world.pod(1).exit(0)
+            await relaunched(world)
+        await world.owner(1).tell(ProcessDeath(1, first, 4711, "reported late"))
+        await asyncio.sleep(30)
+        assert world.observed.strategies == [("engine_relaunch", "succeeded")]
+        assert world.can_serve()
 
 
 @pytest.mark.parametrize("write", ["identity", Phase.NORMAL])
