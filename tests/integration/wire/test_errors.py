@@ -11,7 +11,7 @@ from motor_ft.model.errors import CATALOG, FieldError, FtError, Reason
 from motor_ft.v1 import node_manager_pb2, node_manager_pb2_grpc
 from motor_ft.wire.channel import call, open_channel
 from motor_ft.wire.errors import DETAILS_KEY, abort, from_rpc_error
-from tests.integration.wire.support import TIMEOUT, Context, Ledger, Served, Servicer, guard
+from tests.integration.wire.support import SERVICE, TIMEOUT, Context, Ledger, Served, Servicer, guard
 
 
 async def raised(served: Served, error: BaseException) -> FtError:
@@ -74,6 +74,22 @@ async def test_the_text_of_an_unexpected_exception_is_logged_and_never_sent(serv
     (line,) = [line for line in logs if line["log_level"] == "error"]
     assert line["exc_info"].args == ("password=secret",)
     await served.counts(1, "motor_ft_refusals_total", reason="INTERNAL")
+
+
+@pytest.mark.parametrize("method", ["Guard", "WatchStatus"])
+async def test_bytes_that_are_no_message_are_an_invalid_request_and_no_exception(served: Served, method: str) -> None:
+    """Nothing of the decoder reaches the caller, and nobody can fill the log with its traces."""
+    async with grpc.aio.insecure_channel(served.address) as channel:
+        path = f"/{SERVICE}/{method}"
+        with capture_logs() as logs, pytest.raises(grpc.aio.AioRpcError) as refused:
+            if method == "Guard":
+                await channel.unary_unary(path)(b"\xff", timeout=TIMEOUT)
+            else:
+                await channel.unary_stream(path)(b"\xff", timeout=TIMEOUT).read()
+    assert from_rpc_error(refused.value).reason is Reason.INVALID_REQUEST
+    assert "DecodeError" not in str(refused.value)
+    assert [line["log_level"] for line in logs] == ["info"]
+    assert served.ledger.asked == []
 
 
 async def test_a_stream_does_not_leak_either(served: Served) -> None:

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.wire.authorizer import Authorizer
@@ -22,7 +23,8 @@ from motor_ft.wire.policy import Lease, MethodPolicy, PolicyTable
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Unary = Callable[[Message, Context], Awaitable[Message]]
-Answer = Callable[[Message, Context], Coroutine[Any, Any, bytes]]
+Answer = Callable[[bytes, Context], Coroutine[Any, Any, bytes]]
+Deserialize = Callable[[bytes], Message]
 Stream = Callable[[Any, Context], AsyncGenerator[Message, None]]
 
 _log = get_logger(__name__)
@@ -80,26 +82,30 @@ class Chain(grpc.aio.ServerInterceptor):
             await asyncio.wait(late)
 
     def _wrap(self, method: str, handler: Handler) -> Handler:
+        deserialize = cast(Deserialize, handler.request_deserializer)
         if handler.response_streaming:
             behaviour = handler.stream_stream if handler.request_streaming else handler.unary_stream
-            wrapped = self._stream(method, cast(Stream, behaviour))
+            parse = partial(_parse_each if handler.request_streaming else _parse, deserialize)
+            wrapped = self._stream(method, cast(Stream, behaviour), parse)
             make: Callable[..., Handler] = (
                 grpc.stream_stream_rpc_method_handler
                 if handler.request_streaming
                 else grpc.unary_stream_rpc_method_handler
             )
-            return make(wrapped, handler.request_deserializer, handler.response_serializer)
+            return make(wrapped, None, handler.response_serializer)
         serialize = cast(Callable[[Message], bytes], handler.response_serializer)
-        answer = self._unary(method, cast(Unary, handler.unary_unary), serialize)
+        answer = self._unary(method, cast(Unary, handler.unary_unary), deserialize, serialize)
         if self._policies[method].command:
             answer = self._shielded(method, answer)
         # Answers are bytes already: a repeated one is what was recorded, to the byte.
-        return grpc.unary_unary_rpc_method_handler(cast(Any, answer), handler.request_deserializer, None)
+        return grpc.unary_unary_rpc_method_handler(cast(Any, answer), None, None)
 
-    def _unary(self, method: str, behaviour: Unary, serialize: Callable[[Message], bytes]) -> Answer:
+    def _unary(
+        self, method: str, behaviour: Unary, deserialize: Deserialize, serialize: Callable[[Message], bytes]
+    ) -> Answer:
         policy = self._policies[method]
 
-        async def answer(request: Message, context: Context) -> bytes:
+        async def answer(received: bytes, context: Context) -> bytes:
             async def run() -> bytes:
                 return serialize(await behaviour(request, context))
 
@@ -107,6 +113,7 @@ class Chain(grpc.aio.ServerInterceptor):
                 with Observed(self._metrics, method, context, timed=True):
                     self._admit(policy)
                     await authorize(self._authorizer, policy, method, context)
+                    request = _parse(deserialize, received)
                     return await (self._command(method, request, run) if policy.command else run())
 
         return answer
@@ -130,22 +137,25 @@ class Chain(grpc.aio.ServerInterceptor):
     def _shielded(self, method: str, answer: Answer) -> Answer:
         """Run commands in tasks of their own: a caller that goes away must not stop one half-way."""
 
-        async def shielded(request: Message, context: Context) -> bytes:
-            task = asyncio.create_task(answer(request, context), name=method)
+        async def shielded(received: bytes, context: Context) -> bytes:
+            task = asyncio.create_task(answer(received, context), name=method)
             self._commands.add(task)
             task.add_done_callback(self._commands.discard)
             return await asyncio.shield(task)
 
         return shielded
 
-    def _stream(self, method: str, behaviour: Stream) -> Callable[[Any, Context], AsyncIterator[Message]]:
+    def _stream(
+        self, method: str, behaviour: Stream, parse: Callable[[Any], Any]
+    ) -> Callable[[Any, Context], AsyncIterator[Message]]:
         policy = self._policies[method]
 
-        async def stream(request: Any, context: Context) -> AsyncIterator[Message]:
+        async def stream(received: Any, context: Context) -> AsyncIterator[Message]:
             task = cast(asyncio.Task[Any], asyncio.current_task())
             async with ErrorsMapped(context):
                 with Observed(self._metrics, method, context, timed=False):
                     await authorize(self._authorizer, policy, method, context)
+                    request = parse(received)
                     if policy.command:
                         cast(CommandLedger, self._ledger).fence(identify(request))
                     self._admit(policy)
@@ -171,3 +181,16 @@ class Chain(grpc.aio.ServerInterceptor):
             raise refusal
         if self._stopping:
             raise FtError(Reason.SHUTTING_DOWN, "the server shuts down; call again when it is back")
+
+
+def _parse(deserialize: Deserialize, received: bytes) -> Message:
+    """Read a request, which grpc would do outside of the interceptors: its caller would be told of an exception."""
+    try:
+        return deserialize(received)
+    except DecodeError as error:
+        raise FtError(Reason.INVALID_REQUEST, "the bytes that came are no message of this method") from error
+
+
+async def _parse_each(deserialize: Deserialize, received: AsyncIterator[bytes]) -> AsyncIterator[Message]:
+    async for each in received:
+        yield _parse(deserialize, each)
