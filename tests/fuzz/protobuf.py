@@ -72,7 +72,7 @@ def changed(draw: DrawFn, good: M) -> M:
     """A good message of which up to two fields, anywhere in it, are anything else."""
     message = type(good)()
     message.CopyFrom(good)
-    for _ in range(draw(st.integers(0, 2))):
+    for _ in range(draw(st.integers(0, 2)) if message.DESCRIPTOR.fields else 0):
         place, field = draw(st.sampled_from(list(_places(message))))
         _set(draw, place, field, 2)
     return message

@@ -80,12 +80,10 @@ async def test_the_text_of_an_unexpected_exception_is_logged_and_never_sent(serv
 async def test_bytes_that_are_no_message_are_an_invalid_request_and_no_exception(served: Served, method: str) -> None:
     """Nothing of the decoder reaches the caller, and nobody can fill the log with its traces."""
     async with grpc.aio.insecure_channel(served.address) as channel:
-        path = f"/{SERVICE}/{method}"
+        unary: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/{method}")
+        stream: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(f"/{SERVICE}/{method}")
         with capture_logs() as logs, pytest.raises(grpc.aio.AioRpcError) as refused:
-            if method == "Guard":
-                await channel.unary_unary(path)(b"\xff", timeout=TIMEOUT)
-            else:
-                await channel.unary_stream(path)(b"\xff", timeout=TIMEOUT).read()
+            await (unary(b"\xff", timeout=TIMEOUT) if method == "Guard" else stream(b"\xff", timeout=TIMEOUT).read())
     assert from_rpc_error(refused.value).reason is Reason.INVALID_REQUEST
     assert "DecodeError" not in str(refused.value)
     assert [line["log_level"] for line in logs] == ["info"]
