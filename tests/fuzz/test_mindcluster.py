@@ -112,7 +112,7 @@ def told(feed: Feed) -> Sequence[HardwareFault]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@fuzz(4)
+@fuzz(2)
 def test_a_damaged_object_loses_nothing_of_its_neighbour(kind: str, data: st.DataObject) -> None:
     make, good, build = KINDS[kind]
     alone = new_feed()
@@ -129,7 +129,7 @@ def test_a_damaged_object_loses_nothing_of_its_neighbour(kind: str, data: st.Dat
 
 
 @given(entries=st.lists(damaged(MIXED), max_size=3), place=st.integers(0, 3))
-@fuzz(4)
+@fuzz(2)
 def test_in_one_list_too_a_good_entry_is_read_whatever_stands_beside_it(entries: list[object], place: int) -> None:
     feed = new_feed()
     entries.insert(place, LINK_DOWN)
@@ -155,7 +155,7 @@ SIGNAL = {
 
 
 @given(signal=messages(FaultMsgSignal), query=st.booleans())
-@fuzz(4)
+@fuzz(2)
 def test_a_signal_of_clusterd_with_anything_in_it_loses_nothing_of_its_nodes(
     signal: FaultMsgSignal, query: bool
 ) -> None:
