@@ -125,7 +125,7 @@ async def survives(cluster: Cluster, group: FakeGroup, between: CutProxy, cut: C
     before = len(await cluster.applies())
     cluster.signal_at(cut.point, signal.SIGSTOP)
     await cluster.inject("worker_kill", 1)
-    await cluster.signalled()
+    await cluster.stopped(0)
     between.cut(cut.directions, cut.mode)
     controller = cluster.controllers[0]
     controller.signal(signal.SIGCONT)

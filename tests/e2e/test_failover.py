@@ -64,13 +64,13 @@ async def stopped_at(cluster: Cluster, group: FakeGroup, point: str) -> None:
     if point == WAITING:
         await group.until(lambda: group.entry(2)["status"] == "unhealthy")
         group.rank(2).patch(ft_state="recovering")
-    await cluster.signalled()
+    await cluster.stopped(former)
     if point == COMMITTED:
         await cluster.took_over(successor)
         await scaled_down(cluster, [1])
     else:  # the successor waits until the former leader has had its say, with all pods alive
         cluster.signal_at("rebuild", signal.SIGSTOP)
-        await cluster.signalled()
+        await cluster.stopped(successor)
     told = Counter(apply["rank"] for apply in (await cluster.applies())[before:])
     cluster.controllers[former].signal(signal.SIGCONT)
     assert await cluster.controllers[former].wait() == 1

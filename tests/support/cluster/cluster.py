@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
 from aiohttp import ClientSession
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -200,9 +201,10 @@ class Cluster(Deployment):
         self.note(f"{number.name} {point}", None)
         (self.folder / "point").write_text(f"{number.name} {point}")
 
-    async def signalled(self) -> None:
-        """Return when it has got it."""
-        await until(lambda: not (self.folder / "point").exists(), START_TIMEOUT_SEC)
+    async def stopped(self, number: int) -> None:
+        """Return when this Controller has come to the point, and stands still: a SIGCONT before that would be lost."""
+        process = psutil.Process(self.controllers[number].pid)
+        await until(lambda: process.status() == psutil.STATUS_STOPPED, START_TIMEOUT_SEC)
 
     async def inject_coordinator(self, name: str, **params: object) -> None:
         """One injection into the Coordinator (tests/support/coordinator/server.py)."""
