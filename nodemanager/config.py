@@ -151,8 +151,8 @@ class NodeManagerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         for key in ("listen", "advertise", "rest_listen", "metrics_listen"):
             if address := getattr(self, key):
                 _check_address(key, address)
-        for address in self.controllers:
-            _check_address("controllers", address)
+        for number, address in enumerate(self.controllers):
+            _check_address(f"controllers[{number}]", address)
         try:
             re.compile(self.worker_pattern)
         except (re.error, OverflowError, RecursionError) as error:

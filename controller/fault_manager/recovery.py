@@ -130,7 +130,8 @@ class Recovery:
         log.error("automation stopped, a person has to act", instance_id=instance_id, failure=str(failure))
 
     def resume(self) -> None:
-        """A person has acted: decisions are taken again."""
+        """A person has acted: decisions are taken again, and what the last one said is over."""
+        self.decision = None
         self.paused = ""
         self.automation_stopped = False
         self._actor.env.observer.automation_stopped(self._actor.instance_id, False)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import math
+import os
 import re
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,6 +106,8 @@ def parse(arguments: list[str] | None = None) -> Options:
         parser.error(f"--engines names {len(urls)} engines, --pods {given.pods} x --ranks {given.ranks} needs {needed}")
     if wrong := [url for url in urls if not re.fullmatch(r"http://[^/]+:\d{1,5}/?", url)]:
         parser.error(f"--engines: {wrong[0]!r} is not like http://HOST:PORT")
+    if twice := [url for url, count in Counter(url.rstrip("/") for url in urls).items() if count > 1]:
+        parser.error(f"--engines: {twice[0]} is named more than once; each rank has an engine of its own")
     try:
         faults = tuple(_fault(text, needed) for text in given.fault)
     except ValueError as error:
@@ -110,7 +115,19 @@ def parse(arguments: list[str] | None = None) -> Options:
     if faults and urls:
         parser.error("--fault breaks simulated engines only; with --engines break a real one by hand")
     folder = given.folder or Path(tempfile.mkdtemp(prefix="motor-ft-run-"))
+    try:
+        _occupy(folder)
+    except BlockingIOError:
+        parser.error(f"--folder: another run uses {folder}")
+    except OSError as error:
+        parser.error(f"--folder: {folder}: {error.strerror}")
     return Options(_shape(given, urls), folder, faults, given.once, given.plain)
+
+
+def _occupy(folder: Path) -> None:
+    """Make the folder, and lock it until this process ends; BlockingIOError when another process has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _shape(given: argparse.Namespace, urls: tuple[str, ...]) -> Shape:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import signal
 from pathlib import Path
 
@@ -84,6 +86,9 @@ async def test_an_engine_that_does_not_run_is_named_at_once(folder: Path) -> Non
         (["--fault", "rank=1,after=-1"], "0 or more"),
         (["--engines", "http://127.0.0.1:1"], "--engines names 1"),
         (["--engines", "http://one,two", "--pods", "1"], "'http://one' is not like http://HOST:PORT"),
+        (["--engines", "http://127.0.0.1:1,http://127.0.0.1:1/", "--pods", "1"], "more than once"),
+        (["--folder", __file__], f"--folder: {__file__}: File exists"),
+        (["--folder", f"{__file__}/below"], "Not a directory"),
         (["--pods", "0"], "--pods"),
         (["--nonsense"], "unrecognized"),
     ],
@@ -93,3 +98,20 @@ async def test_a_wrong_option_is_named(folder: Path, arguments: list[str], named
     async with run(folder, *arguments) as process:
         assert await process.wait(timeout=30) == 2
         assert named in "\n".join(process.output)
+
+
+def is_empty(folder: Path) -> bool:
+    return not any(folder.iterdir())
+
+
+async def test_a_folder_that_another_run_uses_is_left_alone(folder: Path) -> None:
+    """Exit code 2, before anything is started or written."""
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        async with run(folder) as process:
+            assert await process.wait(timeout=30) == 2
+            assert process.output[-1].endswith(f"--folder: another run uses {folder}")
+        assert is_empty(folder)
+    finally:
+        os.close(lock)

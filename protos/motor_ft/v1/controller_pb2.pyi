@@ -644,7 +644,7 @@ class Decision(_message.Message):
     reason: _builtins.str
     """Why, for people."""
     row: _builtins.str
-    """Row of the decision table that fits first."""
+    """Row of the decision table that fits first; ARCHITECTURE.md has the table."""
     stop: _builtins.bool
     """The strategy that runs is asked to end early; the action comes after it."""
     isolate: _builtins.bool

@@ -1,10 +1,12 @@
 """Configuration files: read once at start, strictly."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from motor_ft.wire.decoding import NOT_JSON
 
@@ -39,12 +41,12 @@ def load(path: Path, schema: type[T]) -> T:
     except OSError as error:
         raise ConfigError(f"{path}: cannot read it: {error.strerror}") from error
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {_describe(str(error))}") from error
+        raise ConfigError(f"{path}: {_describe(str(error), schema)}") from error
     except (*NOT_JSON, ValueError) as error:  # the last for a number of TOML that is too long
         raise ConfigError(f"{path}: not valid {path.suffix[1:].upper()}: {error}") from error
 
 
-def _describe(error: str) -> str:
+def _describe(error: str, schema: type[msgspec.Struct]) -> str:
     """Put the key path first: ``Expected `int`, got `str` - at `$.store.size` `` → ``store.size: expected …``."""
     what, _, at = error.partition(" - at `$")
     path = at.rstrip("`").lstrip(".")
@@ -55,4 +57,23 @@ def _describe(error: str) -> str:
         return what  # a check() of the outermost struct, or the file as a whole
     if found := re.match(r"[a-z_.\[\]0-9]+: ", what):
         return f"{path}.{what}"  # a check() of an inner struct
+    if what.startswith("Invalid enum value") and (values := _values(schema, path)):
+        what = f"{what}, must be one of {', '.join(map(repr, values))}"
     return f"{path}: {what[0].lower()}{what[1:]}"
+
+
+def _values(schema: type[msgspec.Struct], path: str) -> Sequence[object]:
+    """What the enum or the literal at ``path`` allows."""
+    node = inspect.type_info(schema)
+    for key in re.findall(r"[^.\[\]]+", path):
+        if isinstance(node, inspect.StructType):
+            node = next(field.type for field in node.fields if field.encode_name == key)
+        elif isinstance(node, inspect.CollectionType):
+            node = node.item_type
+    match node:
+        case inspect.EnumType():
+            return [member.value for member in node.cls]
+        case inspect.LiteralType():
+            return node.values
+        case _:
+            return ()

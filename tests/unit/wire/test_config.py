@@ -1,11 +1,15 @@
 """A configuration that cannot be used names file, key path and what is wrong."""
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
 
+from motor_ft.model.topology import Role
 from motor_ft.wire.config import ConfigError, check, load
+
+ROLES = ", ".join(repr(str(role)) for role in Role)
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -20,6 +24,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     timeouts: Timeouts = Timeouts()
     ports: list[int] = []
+    kinds: tuple[Literal["a", "b"], ...] = ()
+    role: Role = Role.UNION
 
     def __post_init__(self) -> None:
         check(self.name != "bad", "name", "is bad")
@@ -51,6 +57,8 @@ def test_toml_and_json_read_the_same(tmp_path: Path, name: str, text: str) -> No
         ('{"name":"x","ports":[1,"2"]}', "ports[1]: expected `int`, got `str`"),
         ('{"name":"x","timeouts":{"engine_sec":6}}', "timeouts.engine_sec: 6.0 is not below 5.0"),
         ('{"name":"bad"}', "name: is bad"),
+        ('{"name":"x","kinds":["a","c"]}', "kinds[1]: invalid enum value 'c', must be one of 'a', 'b'"),
+        ('{"name":"x","role":"r"}', f"role: invalid enum value 'r', must be one of {ROLES}"),
         ("[]", "Expected `object`, got `array`"),
     ],
 )

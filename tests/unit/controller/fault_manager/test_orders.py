@@ -52,7 +52,8 @@ async def test_while_automation_is_paused_nothing_starts_and_resumed_it_acts_at_
         assert world.controller.started == []
         assert world.status().automation_paused
         assert world.status().last_decision == "none: automation is paused by ann: upgrade of node-1"
-        assert not (await ordered(world, Order.RESUME)).automation_paused
+        resumed = await ordered(world, Order.RESUME)
+        assert (resumed.automation_paused, resumed.last_decision) == (False, "")
         await world.until(lambda: world.status().dead_committed == (1,) and world.can_serve(), timeout=1)
         assert orders(world) == [f"{order} by ann: upgrade of node-1" for order in (Order.PAUSE, Order.RESUME)]
 
