@@ -52,6 +52,7 @@ class Answer(NamedTuple):
 class Surface:
     """One server and good requests to its methods. ``kept`` is what no refused request may change."""
 
+    target: str
     channel: grpc.aio.Channel
     good: dict[str, Message]
     kept: Callable[[], object]
@@ -110,8 +111,9 @@ def _everywhere() -> dict[str, Message]:
 
 @asynccontextmanager
 async def _open(port: int, good: dict[str, Message], kept: Callable[[], object]) -> AsyncIterator[Surface]:
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=_LIMITS) as channel:
-        yield Surface(channel, good | _everywhere(), kept)
+    target = f"127.0.0.1:{port}"
+    async with grpc.aio.insecure_channel(target, options=_LIMITS) as channel:
+        yield Surface(target, channel, good | _everywhere(), kept)
 
 
 @asynccontextmanager
