@@ -33,10 +33,13 @@ def _barred(snapshot: Snapshot) -> list[str]:
 
 
 def _token_reinference(snapshot: Snapshot, now: float) -> Decision | None:
-    """Row 0, the only one that ends a strategy that runs."""
+    """Row 0, the only one that ends a strategy that runs.
+
+    Once in an incident: a fault that comes and goes must not hold back the recovery of engines for ever.
+    """
     faults = snapshot.hardware.transient(snapshot.active)
-    enabled = Action.TOKEN_REINFERENCE in snapshot.enabled
-    if not (enabled and faults) or snapshot.strategy in _NEVER_PREEMPTED or _barred(snapshot):
+    allowed = Action.TOKEN_REINFERENCE in snapshot.enabled - snapshot.tried
+    if not (allowed and faults) or snapshot.strategy in _NEVER_PREEMPTED or _barred(snapshot):
         return None
     why = f"hardware faults that clear by themselves: {named(faults)}"
     return Decision(Action.TOKEN_REINFERENCE, why, "0", stop=snapshot.strategy is not None)

@@ -88,12 +88,13 @@ def test_row_0_never_ends_a_rebuild_and_starts_nothing_that_is_barred(barred: Sn
     "snapshot",
     [
         replace(CALM, hardware=hardware(TRANSIENT), enabled=CALM.enabled - {Action.TOKEN_REINFERENCE}),
+        replace(CALM, hardware=hardware(TRANSIENT), tried=frozenset({Action.TOKEN_REINFERENCE})),
         replace(CALM, hardware=hardware(TRANSIENT, done=True)),
         replace(CALM, hardware=hardware(replace(TRANSIENT, ranks=None))),
         replace(CALM, hardware=replace(hardware(TRANSIENT), baseline=frozenset({TRANSIENT.fault.key}))),
         replace(CALM, hardware=hardware(TRANSIENT), active=frozenset({0, 2, 3})),
     ],
-    ids=["off", "waited long enough", "unmappable", "there at READY", "of a removed rank"],
+    ids=["off", "once in this incident", "waited long enough", "unmappable", "there at READY", "of a removed rank"],
 )
 def test_row_0_does_not_fit(snapshot: Snapshot) -> None:
     assert decide(snapshot, 100).row == "10"

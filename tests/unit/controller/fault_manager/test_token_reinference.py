@@ -80,6 +80,18 @@ async def test_one_wait_is_for_all_that_came_meanwhile() -> None:
         assert world.controller.started == ["token_reinference"]
 
 
+async def test_a_fault_that_comes_and_goes_does_not_hold_back_dead_engines_for_ever() -> None:
+    async with serving() as (world, adapter):
+        await adapter.tell(TOKEN)
+        await world.lose(1)
+        for _ in range(3):
+            await asyncio.sleep(5)
+            await adapter.clear(TOKEN)
+            await adapter.tell(TOKEN)
+        await world.until(lambda: world.status().dead_committed == (1,) and world.can_serve())
+        assert world.controller.started == ["token_reinference", "dp_scale_down"]
+
+
 @pytest.mark.parametrize("step", ["guard", "status"])
 async def test_a_scale_down_before_its_apply_makes_way_and_is_begun_anew_afterwards(step: str) -> None:
     """Guards are aborted and the phase goes back before the next strategy starts; nobody is removed meanwhile."""
