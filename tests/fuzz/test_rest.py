@@ -77,7 +77,7 @@ async def test_whatever_is_posted_is_answered_as_the_document_says(
     nothing_crashed()
 
 
-PATHS = st.sampled_from([*ROUTES, STATUS, "/openapi.json", "/", "/x", STATUS + "/", "/%ff", "/%00", "/é", "/../x"])
+PATHS = st.sampled_from([*ROUTES, STATUS, "/openapi.json", "/", "/x", STATUS + "/", "/%ff", "/%00", "/%C3%A9", "/../x"])
 QUERIES = st.sampled_from(["", "instance_id=1", "instance_id=99", "instance_id=%ff", "instance_id=", "instance_id=1e9"])
 METHODS = st.sampled_from(["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE"])
 

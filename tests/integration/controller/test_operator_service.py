@@ -177,7 +177,7 @@ async def test_events_say_when_what_and_for_whom() -> None:
                 "rank": "1",
                 "status": "dead",
                 "source": "engine_reported",
-                "engine_incarnation": "engine-1#1",
+                "engine_incarnation": "engine-1#1.0",
             },
         }
 
