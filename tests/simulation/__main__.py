@@ -7,9 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
 from tests.simulation.run import Result, simulate
-from tests.simulation.scenario import scenario
+from tests.simulation.scenario import Scenario, load, scenario, store
+from tests.simulation.shrink import fails_as, shrink
 
 
 def main() -> int:
@@ -21,19 +23,25 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first of them (%(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="K", help="processes (%(default)s)")
     parser.add_argument("--seed", type=int, metavar="S", help="only this one")
-    parser.add_argument("--trace", action="store_true", help="with --seed: what happened, line by line")
+    parser.add_argument("--case", type=Path, metavar="FILE", help="a stored scenario in place of a seed's")
+    parser.add_argument("--trace", action="store_true", help="with --seed or --case: what happened, line by line")
+    parser.add_argument("--shrink", type=Path, metavar="FILE", help="store a shorter scenario that fails alike")
     parser.add_argument("--digests", action="store_true", help="print the hash of every history")
     arguments = parser.parse_args()
+    if arguments.case is not None:
+        return _one(load(arguments.case), arguments)
     if arguments.seed is not None:
-        return _one(arguments.seed, trace=arguments.trace)
+        return _one(scenario(arguments.seed), arguments)
     return _many(range(arguments.first, arguments.first + arguments.seeds), arguments.jobs, arguments.digests)
 
 
-def _one(seed: int, *, trace: bool) -> int:
-    result = simulate(scenario(seed), verbose=trace)
+def _one(story: Scenario, arguments: argparse.Namespace) -> int:
+    result = simulate(story, verbose=arguments.trace)
     print(*result.lines, sep="\n", end="\n" if result.lines else "")
-    _report(seed, result)
-    print(f"seed {seed}: {result.digest}, {result.seconds:.0f} s in {result.steps} steps")
+    _report(story.seed, result)
+    print(f"seed {story.seed}: {result.digest}, {result.seconds:.0f} s in {result.steps} steps")
+    if arguments.shrink and result.broken:
+        store(arguments.shrink, shrink(story, fails_as(story)))
     return 1 if result.broken else 0
 
 

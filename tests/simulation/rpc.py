@@ -38,6 +38,10 @@ class Wire(Protocol):
         """A unary request was answered, whether or not that arrives."""
         ...
 
+    def got(self, client: Process, method: str, request: bytes) -> None:
+        """The client has the answer of what it asked."""
+        ...
+
     def said(self, speaker: Process, hearer: Process, method: str, message: bytes) -> None:
         """One message of a stream was sent."""
         ...
@@ -243,6 +247,7 @@ class SimChannel:
             assert isinstance(answer, Answer)
             if answer.code is not StatusCode.OK:
                 raise answer.error()
+            self.fabric.wire.got(self.process, method, body)
             return response_deserializer(answer.body)
 
         return invoke

@@ -1,5 +1,6 @@
 """What can happen: a scenario is plain data, made from a seed, that can be stored, read and shortened."""
 
+from pathlib import Path
 from random import Random
 from typing import Literal
 
@@ -9,14 +10,14 @@ Mode = Literal["launched", "adopted", "endpoint"]
 """How a NodeManager knows its engines: as its children, by their pid, or by their address alone."""
 
 
-class Pod(msgspec.Struct, frozen=True):
+class Pod(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """``headless``: ranks of other pods that have a second, headless endpoint here."""
 
     ranks: tuple[int, ...]
     headless: tuple[int, ...] = ()
 
 
-class Job(msgspec.Struct, frozen=True):
+class Job(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One instance and its successors. Times in seconds, as in ``tests.support.engine.config.Timings``."""
 
     pods: tuple[Pod, ...]
@@ -36,7 +37,7 @@ class Job(msgspec.Struct, frozen=True):
         return sum(len(pod.ranks) for pod in self.pods)
 
 
-class Config(msgspec.Struct, frozen=True):
+class Config(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What an operator may choose."""
 
     scale_down: bool = True
@@ -56,7 +57,7 @@ class Config(msgspec.Struct, frozen=True):
     idle_probe: bool = False
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Something happens to ``who``: at ``at``, or so long after the ``nth`` time that ``after`` was seen from then on.
 
     ``value`` is the one parameter that some kinds have.
@@ -72,7 +73,7 @@ class Event(msgspec.Struct, frozen=True):
     delay: float = 0.0
 
 
-class Scenario(msgspec.Struct, frozen=True):
+class Scenario(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Everything that a run depends on; ``seed`` decides delays and what else is left to chance."""
 
     seed: int
@@ -124,6 +125,16 @@ ENGINE_TROUBLES = (
     "non_json",
     "unauthorized",
 )
+
+
+def store(file: Path, scenario: Scenario) -> None:
+    """Keep a scenario, for people to read too."""
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(scenario)) + b"\n")
+
+
+def load(file: Path) -> Scenario:
+    """A scenario that was stored."""
+    return msgspec.json.decode(file.read_bytes(), type=Scenario)
 
 
 def scenario(seed: int) -> Scenario:

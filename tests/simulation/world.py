@@ -204,6 +204,11 @@ class World:
             self.oracle.answered(server, name, request, answer)
             self.happenings.moment(f"answer {name}", server.name)
 
+    def got(self, client: Process, method: str, request: bytes) -> None:
+        """A good answer has come back."""
+        if method.endswith("/Status"):
+            self.oracle.commands.got(request)
+
     def said(self, speaker: Process, hearer: Process, method: str, message: bytes) -> None:
         """One message of a stream."""
         if speaker is not hearer:

@@ -52,7 +52,9 @@ class CommandRules:
                 self.facts.planned_at[header.request_id] = self.facts.now
                 self._planned(header.instance_id, header.request_id, message.plan)
         elif method == "Status":
-            self.facts.asked_at |= {(header.request_id, rank): self.facts.now for rank in message.dp_ranks}
+            asked = {(header.request_id, rank): self.facts.now for rank in message.dp_ranks}
+            self.facts.asked_at |= asked
+            self.facts.unread |= asked.keys()
         elif method == "Finalize":
             self._finals.setdefault(header.request_id, set()).add(address)
         elif method == "RestartEngines" and not message.validate_only:
@@ -61,6 +63,11 @@ class CommandRules:
     def _planned(self, instance_id: int, request_id: str, plan: common_pb2.ScaleDownPlan) -> None:
         if (job := self.facts.job_of(instance_id)) is not None:
             self._engines.planned(job, request_id, plan.removed_dp_ranks, min(each.dp_rank for each in plan.survivors))
+
+    def got(self, request: bytes) -> None:
+        """A Controller has the readings that it asked for."""
+        message = node_manager_pb2.StatusRequest.FromString(request)
+        self.facts.unread -= {(message.header.request_id, rank) for rank in message.dp_ranks}
 
     def called(self, server: Process, uid: str, method: str, request: bytes) -> None:
         """It has arrived at a NodeManager."""

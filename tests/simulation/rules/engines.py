@@ -86,11 +86,13 @@ class EngineRules:
                 self._break("only DEAD is removed", f"{seats[rank]} is to be removed, and lives")
 
     def _dead(self, removed: Seat, survivor: Seat, request_id: str) -> bool:
-        """It is gone, another engine is in its place, or it was beyond reach when it was asked once more."""
+        """It is gone, another engine is in its place, or no answer of its own came when it was asked once more."""
         if removed.rank is None or survivor.rank is None or removed.rank.group is not survivor.rank.group:
             return True
-        asked_at = self.facts.asked_at.get((request_id, removed.engine.rank), self.facts.now)
-        return gone(removed) or self._alive_since.get(removed.engine.root.pid, -1.0) > asked_at
+        key = (request_id, removed.engine.rank)
+        asked_at = self.facts.asked_at.get(key, self.facts.now)
+        silent = key in self.facts.unread or self._alive_since.get(removed.engine.root.pid, -1.0) > asked_at
+        return gone(removed) or silent
 
     def _authorized(self, seat: Seat, request_id: str) -> None:
         """Nobody routes to the instance any more, and every NodeManager that was there at the freeze is held."""

@@ -51,6 +51,8 @@ class Facts:
         """When all engines of an instance were last told to start anew."""
         self.asked_at: dict[tuple[str, int], float] = {}
         """When a Status of a request id for a rank was last sent."""
+        self.unread: set[tuple[str, int]] = set()
+        """Those of them whose answer has not come."""
         self.epochs: dict[str, int] = {}
         """Highest durable epoch by pod UID."""
 
