@@ -158,7 +158,8 @@ def test_what_the_file_says_reaches_the_fault_manager(tmp_path: Path) -> None:
         ),
         pytest.param(
             {"hardware_link_down": "maybe"},
-            "fault_tolerance_config.hardware_link_down: invalid enum value 'maybe'",
+            "fault_tolerance_config.hardware_link_down: invalid enum value 'maybe', "
+            "must be one of 'auto', 'count', 'ignore'",
             id="unknown-policy",
         ),
         pytest.param(
