@@ -42,7 +42,7 @@ async def test_row_01_an_ordinary_dead_rank_is_removed_and_the_survivors_serve(s
         assert evidence.completions[0]["status"] == 200
         told = await commands(cluster, instance)
         assert {told[method] for method in ("Apply(scale_down)", "Finalize(commit)")} == {len(cluster.pods)}
-        assert told.keys() == {"Guard", "Apply(scale_down)", "Finalize(commit)"}
+        assert told.keys() == {"Guard", "Apply(scale_down)", "Probe", "Finalize(commit)"}
 
 
 async def test_row_03_rank_0_dies_and_the_lowest_survivor_becomes_the_store_master(start: Start) -> None:
