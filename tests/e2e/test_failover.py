@@ -24,7 +24,11 @@ COMMANDS_FOLLOW: dict[str, list[str]] = {
     "WAITING_ENGINE_FAULT": [WAITING],
     "SCALING_DOWN": ["after Persist SCALING_DOWN 1", "after Apply 2", "after Guard 6"],
 }
-"""By phase: points after which the next thing that a Controller does is a command to NodeManagers."""
+"""By phase: points after which the next thing that a Controller does is a command to NodeManagers.
+
+Whether it comes to be refused there (shown in ``tests/integration``), or finds its connections or its
+lease gone first, depends on who wakes up first; the engines' own logs show that nobody was told again.
+"""
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -43,7 +47,7 @@ def shape(group: FakeGroup, etcd: Etcd, **more: object) -> Shape:
 
 @pytest.mark.parametrize("phase", [*COMMANDS_FOLLOW, "POST_SCALE_CLEANUP"])
 async def test_row_21_a_leader_that_wakes_up_commands_nobody(start: Start, etcd: Etcd, phase: str) -> None:
-    """It was stopped in a transaction, with its clock, and a standby has taken over: every NodeManager refuses it."""
+    """It was stopped in a transaction, with its clock, and a standby has taken over: no engine hears of it again."""
     async with FakeGroup(dp_size=3) as group:
         module = "tests.support.killed.controller"
         async with start(shape(group, etcd, controllers=2, controller_module=module)) as (cluster, _):
@@ -76,11 +80,9 @@ async def stopped_at(cluster: Cluster, group: FakeGroup, point: str) -> None:
     assert await cluster.controllers[former].wait() == 1
     assert "NOT_LEADER" in cluster.controllers[former].output[-1]
     if point == COMMITTED:
-        assert await refusals(cluster) == 0
         for rank in (0, 2):
             await cluster.inject("worker_kill", rank)
     else:
-        assert await refusals(cluster) > 0, point
         cluster.controllers[successor].signal(signal.SIGCONT)
         await cluster.took_over(successor)
     await reconfiguring(cluster, old)
@@ -90,12 +92,6 @@ async def stopped_at(cluster: Cluster, group: FakeGroup, point: str) -> None:
     assert Counter(apply["rank"] for apply in (await cluster.applies())[before:]) == told
     assert told <= Counter({0: 1, 2: 1})
     await cluster.start_standby(former)
-
-
-async def refusals(cluster: Cluster) -> float:
-    """Commands of a former leader that the NodeManagers have refused."""
-    ports = [metrics for _, _, metrics in cluster.pod_ports]
-    return sum([await cluster.metric("motor_ft_refusals_total", port, reason="STALE_EPOCH") for port in ports])
 
 
 async def routed(cluster: Cluster, ranks: set[int]) -> bool:
