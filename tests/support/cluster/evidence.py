@@ -17,6 +17,7 @@ from google.protobuf.json_format import MessageToDict
 
 from motor_ft.v1 import controller_pb2 as pb
 from tests.support.cluster.cluster import Cluster
+from tests.support.waiting import until
 
 COMPLETION_INTERVAL_SEC = 0.1
 MILESTONES = ("strategy starts", "strategy ended", "instance ready", "instance gone")
@@ -54,6 +55,7 @@ class Evidence:
     async def __aenter__(self) -> Self:
         self._watching = asyncio.create_task(self._watch(), name="evidence watch")
         self._asking = asyncio.create_task(self._complete(), name="evidence completions")
+        await until(lambda: self._completions, timeout=30)  # one from before whatever a test does
         return self
 
     async def __aexit__(
