@@ -29,22 +29,7 @@ def recoveries(
     recorder: Recorder,
 ) -> dict[Action, Builder]:
     """Every strategy that is switched on; what is missing here is never decided for."""
-    times = ReconfigurationTimes(
-        request_timeout=settings.limits.request_timeout,
-        retry_interval=settings.limits.poll_interval,
-        give_up=settings.heartbeat_ttl + settings.limits.lease,
-        assemble_timeout=settings.assemble_timeout,
-    )
-
-    def staged(case: Case) -> Callable[[str, float], None]:
-        """What a strategy tells of its stages, for the metrics and for the history of the instance."""
-
-        def stage_done(stage: str, seconds: float) -> None:
-            on_stage(stage, seconds)
-            said = {"stage": stage, "seconds": f"{seconds:.3f}", "request_id": case.spec.request_id}
-            recorder.record(case.spec.instance_id, EventKind.STAGE, f"{stage} after {seconds:.3f} s", **said)
-
-        return stage_done
+    times = _reconfiguration_times(settings)
 
     def transaction(kind: type[TransactionStrategy]) -> Builder:
         return lambda case: kind(
@@ -54,7 +39,7 @@ def recoveries(
             publisher=publisher,
             runtime=case.runtime,
             clock=clock,
-            on_stage=staged(case),
+            on_stage=_staged(case, on_stage, recorder),
         )
 
     def instance_reconfiguration(case: Case) -> Strategy:
@@ -81,12 +66,7 @@ def recoveries(
         return EngineRelaunch(
             case.spec,
             reason=case.reason,
-            times=RelaunchTimes(
-                request_timeout=settings.limits.request_timeout,
-                poll_interval=settings.engine_relaunch_poll_interval,
-                timeout=settings.engine_relaunch_timeout,
-                misses=settings.engine_relaunch_misses,
-            ),
+            times=_relaunch_times(settings),
             epoch=epoch,
             engines=case.engines,
             nodes=nodes,
@@ -120,3 +100,32 @@ def recoveries(
     if settings.enable_scale_p2d:
         built[Action.SCALE_P2D] = scale_p2d
     return built
+
+
+def _staged(case: Case, on_stage: Callable[[str, float], None], recorder: Recorder) -> Callable[[str, float], None]:
+    """What a strategy tells of its stages, for the metrics and for the history of the instance."""
+
+    def stage_done(stage: str, seconds: float) -> None:
+        on_stage(stage, seconds)
+        said = {"stage": stage, "seconds": f"{seconds:.3f}", "request_id": case.spec.request_id}
+        recorder.record(case.spec.instance_id, EventKind.STAGE, f"{stage} after {seconds:.3f} s", **said)
+
+    return stage_done
+
+
+def _reconfiguration_times(settings: Settings) -> ReconfigurationTimes:
+    return ReconfigurationTimes(
+        request_timeout=settings.limits.request_timeout,
+        retry_interval=settings.limits.poll_interval,
+        give_up=settings.heartbeat_ttl + settings.limits.lease,
+        assemble_timeout=settings.assemble_timeout,
+    )
+
+
+def _relaunch_times(settings: Settings) -> RelaunchTimes:
+    return RelaunchTimes(
+        request_timeout=settings.limits.request_timeout,
+        poll_interval=settings.engine_relaunch_poll_interval,
+        timeout=settings.engine_relaunch_timeout,
+        misses=settings.engine_relaunch_misses,
+    )
