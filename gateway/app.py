@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.config import EngineDaemonConfig, EngineGatewayConfig, RestDaemonConfig
 from gateway.engines.client import EngineHttp
-from gateway.engines.dialects import DIALECTS
+from gateway.engines.dialects import CONFIGURABLE
 from gateway.engines.fence import Fence
 from gateway.engines.hub import Admit, EngineHub
 from gateway.metrics import EngineMetrics, RestMetrics
@@ -55,7 +55,7 @@ def build_engine_service(
     hub = EngineHub(
         {engine.rank: engine.url.rstrip("/") for engine in config.engines},
         http=http,
-        dialect=DIALECTS.get(config.dialect),
+        dialect=CONFIGURABLE.get(config.dialect),
         fence=fence,
         clock=clock,
         metrics=EngineMetrics(registry),

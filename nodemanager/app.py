@@ -192,7 +192,7 @@ async def _host_gateway(
     parts = build_engine_service(
         EngineGatewayConfig(
             engines=tuple(EngineAddress(each.rank, f"http://{each.ip}:{each.business_port}") for each in endpoints),
-            dialect=config.gateway.dialect,
+            dialect=config.dialect,
             token_file=config.gateway.token_file,
         ),
         registry,

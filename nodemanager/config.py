@@ -14,6 +14,7 @@ from nodemanager.supervisor import EngineSpec
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Natural = Annotated[int, Meta(ge=0, lt=2**31)]
 Size = Annotated[int, Meta(ge=1, lt=2**31)]
+Dialect = Literal["auto", "vllm_v1", "vllm_0_33", "vllm_no_ft"]
 Name = Annotated[str, Meta(min_length=1)]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
@@ -80,8 +81,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """``unix:/path`` or ``host:port`` of a standalone gateway."""
     caller_token_file: str = ""
     """File with the token that a standalone gateway demands of us."""
-    dialect: Literal["auto", "vllm_v1", "vllm_0_33"] = "auto"
-    """What the engines speak, for the hosted one."""
+    dialect: Dialect = "auto"
+    """What the engines speak, for the hosted one; ``auto``: asked of them if the capability has ``engine_ft``."""
     token_file: str = ""
     """File with the engines' API key, for the hosted one."""
 
@@ -142,6 +143,12 @@ class NodeManagerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     """From SIGTERM to SIGKILL when engines are ended."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = True
+
+    @property
+    def dialect(self) -> Dialect:
+        """What the engines speak; those that are not said to have fault tolerance are not asked for its routes."""
+        with_ft = self.capability is not None and self.capability.engine_ft
+        return "vllm_no_ft" if self.gateway.dialect == "auto" and not with_ft else self.gateway.dialect
 
     def __post_init__(self) -> None:
         ranks = [engine.rank for engine in self.engines]

@@ -53,8 +53,8 @@ class Dialect(Protocol):
         """Name in configuration and in the FT capability."""
 
     @property
-    def scale_down_supported(self) -> bool:
-        """Whether the engine knows ``scale_down``; where not, it is refused here and never sent."""
+    def instructions(self) -> frozenset[Instruction]:
+        """What the engine knows; everything else is refused here and never sent."""
 
     @property
     def status_path(self) -> str:

@@ -14,7 +14,7 @@ from gateway.engines.fence import Fence
 from gateway.engines.poller import Poller, Watch
 from gateway.metrics import EngineMetrics
 from motor_ft.model.command import Command
-from motor_ft.model.engine import ApplyOutcome, EngineObservation, Instruction, ProbeOutcome, RankOutcome
+from motor_ft.model.engine import ApplyOutcome, EngineObservation, ProbeOutcome, RankOutcome
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.wire.tasks import Tasks
 
@@ -132,8 +132,8 @@ class EngineHub:
             dialect = await engine.dialect(apply.timeout)
         except UnreadableError as error:
             return RankOutcome(target.rank, ApplyOutcome.NOT_SENT, error.detail)
-        if apply.order.instruction is Instruction.SCALE_DOWN and not dialect.scale_down_supported:
-            text = f"engines of dialect {dialect.name} do not know scale_down; nothing was sent"
+        if (instruction := apply.order.instruction) not in dialect.instructions:
+            text = f"engines of dialect {dialect.name} do not know {instruction}; nothing was sent"
             return RankOutcome(target.rank, ApplyOutcome.REFUSED, text)
         check = partial(self._check, apply, target, engine)
         verdict = await engine.send(dialect, apply.order, apply.timeout, check)

@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.engines.dialect import Order, Reply, Verdict
 from gateway.engines.vllm import Entry, Status, observe, read_apply, sole_entry
-from motor_ft.model.engine import EngineObservation
+from motor_ft.model.engine import EngineObservation, Instruction
 
 
 class _Entry(Entry, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class Vllm033:
     """See gateway.engines.dialect.Dialect."""
 
     name = "vllm_0_33"
-    scale_down_supported = False
+    instructions = frozenset({Instruction.RETRY})
     status_path = "/fault_tolerance/status"
     apply_path = "/fault_tolerance/apply"
 

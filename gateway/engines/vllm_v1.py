@@ -22,7 +22,7 @@ class VllmV1:
     """See gateway.engines.dialect.Dialect."""
 
     name = "vllm_v1"
-    scale_down_supported = True
+    instructions = frozenset({Instruction.RETRY, Instruction.SCALE_DOWN})
     status_path = "/v1/fault_tolerance/status"
     apply_path = "/v1/fault_tolerance/apply"
 

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.engines.client import EngineHttp
 from gateway.engines.dialect import Order
-from gateway.engines.dialects import DIALECTS
+from gateway.engines.dialects import CONFIGURABLE
 from gateway.engines.engine import Target
 from gateway.engines.fence import Fence
 from gateway.engines.hub import Apply, EngineHub
@@ -53,7 +53,7 @@ async def open_hub(engines: FakeGroup | dict[int, str], dialect: str = "auto", t
     hub = Hub(
         engines,
         http=EngineHttp(token),
-        dialect=DIALECTS.get(dialect),
+        dialect=CONFIGURABLE.get(dialect),
         fence=fence,
         clock=clock,
         metrics=EngineMetrics(registry),

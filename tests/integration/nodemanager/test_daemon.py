@@ -30,6 +30,7 @@ from tests.integration.nodemanager.controller import Conversation, ScriptedContr
 from tests.integration.nodemanager.gateway import ScriptedGateway, serve
 from tests.integration.nodemanager.node import INSTANCE, SLEEP, command
 from tests.integration.nodemanager.test_guard import refuses
+from tests.support.cluster.shape import CAPABILITY
 from tests.support.engine.fake_group import FakeGroup
 from tests.support.ports import free_port
 from tests.support.processes import Running, python_module
@@ -56,6 +57,7 @@ class Pod:
             "controllers": [controller.address],
             "state_dir": str(self.state),
             "dp_size": 4,
+            "capability": CAPABILITY,
             "engines": [{"rank": 0, "port": 8000}, {"rank": 1, "port": 8001}],
             **settings,
         }

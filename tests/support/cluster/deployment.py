@@ -49,6 +49,7 @@ class Deployment:
         """
         if not self.shape.urls:
             flags = [f"--dp-size={self.shape.dp_size}", f"--dialect={self.shape.dialect}", *self.shape.timings.flags()]
+            flags += [] if self.shape.engine_ft else ["--no-fault-tolerance"]
             group = await self.site.run(f"{self.prefix}group", "tests.support.engine.group_server", *flags)
             self.group_url = (await group.line(r"group=(\S+)"))[1]
         for number in self.shape.proxied_pods:
@@ -97,7 +98,7 @@ class Deployment:
             "state_dir": state,
             "dp_size": self.shape.dp_size,
             "tp_size": 1,
-            "gateway": {"dialect": self.shape.dialect},
+            "gateway": {"dialect": self.shape.dialect if self.shape.engine_ft else "auto"},
             "capability": self.shape.pod_capabilities.get(number, self.shape.capability) or None,
             "engines": [self._engine(rank) for rank in self.shape.pods[number]],
         }
@@ -167,8 +168,8 @@ class Deployment:
         wanted = pb.Phase.Value(f"PHASE_{name}")
         return await self.until(lambda i: i.phase == wanted, f"is {name}", timeout)
 
-    async def engine_log(self) -> dict[str, list[dict[str, Any]]]:
-        """Applies and changes of the fake engines, oldest first; nothing of engines that run elsewhere."""
+    async def engine_log(self) -> dict[str, list[Any]]:
+        """Requests, applies and changes of the fake engines, oldest first; nothing of engines that run elsewhere."""
         if self.shape.group is not None:
             return self.shape.group.journal.as_json()
         if not self.group_url:

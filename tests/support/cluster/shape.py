@@ -51,6 +51,8 @@ class Shape:
 
     pods: tuple[tuple[int, ...], ...] = ((0, 1), (2, 3))
     dialect: str = Dialect.V1
+    engine_ft: bool = True
+    """The fake engines were started with fault tolerance; without it nobody declares any."""
     timings: Timings = FAST
     fault_tolerance: Table = field(default_factory=lambda: dict(SCALED))
     capability: Table = field(default_factory=lambda: dict(CAPABILITY))

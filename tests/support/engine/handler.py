@@ -45,6 +45,7 @@ async def handle(rank: Rank, request: Request) -> Reply:
     """Answer as the API server of this rank would."""
     if request.path.startswith(admin.PREFIX):
         return _json(*await admin.handle(rank.group, rank, request.method, request.path, request.body))
+    rank.group.journal.requests.add(f"{request.method} {request.path}")
     config = rank.group.config
     methods = dict(_METHODS)
     if config.fault_tolerance:

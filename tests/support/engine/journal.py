@@ -43,6 +43,8 @@ class Journal:
 
     applies: deque[ApplyRecord] = field(default_factory=lambda: deque(maxlen=_LIMIT))
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=_LIMIT))
+    requests: set[str] = field(default_factory=set)
+    """Method and path of all that engines were asked, by whomever."""
 
     def change(self, generation: int, rank: int | None, kind: str, detail: object = None) -> None:
         self.changes.append(Change(time.time(), generation, rank, kind, detail))
@@ -51,4 +53,5 @@ class Journal:
         return {
             "applies": [asdict(record) for record in self.applies],
             "changes": [asdict(change) for change in self.changes],
+            "requests": sorted(self.requests),
         }

@@ -3,8 +3,8 @@
 import pytest
 
 from gateway.engines.dialect import UnreadableError
-from gateway.engines.dialects import DIALECTS, choose
-from motor_ft.model.engine import Problem
+from gateway.engines.dialects import CONFIGURABLE, DIALECTS, choose
+from motor_ft.model.engine import Instruction, Problem
 
 
 def statuses(v1: int, v0_33: int) -> dict[str, int]:
@@ -34,8 +34,9 @@ def test_anything_else_fails_closed_and_says_why(found: dict[str, int], problem:
     assert shown in caught.value.detail
 
 
-def test_a_dialect_without_scale_down_says_so() -> None:
-    assert {name: dialect.scale_down_supported for name, dialect in DIALECTS.items()} == {
-        "vllm_v1": True,
-        "vllm_0_33": False,
+def test_a_dialect_says_what_it_knows() -> None:
+    assert {name: dialect.instructions for name, dialect in CONFIGURABLE.items()} == {
+        "vllm_v1": {Instruction.RETRY, Instruction.SCALE_DOWN},
+        "vllm_0_33": {Instruction.RETRY},
+        "vllm_no_ft": set(),
     }

@@ -52,6 +52,23 @@ def test_a_good_one_says_what_the_pod_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("change", "dialect"),
+    [
+        ({}, "auto"),
+        ({"capability": None}, "vllm_no_ft"),
+        ({"capability": GOOD["capability"] | {"engine_ft": False}}, "vllm_no_ft"),
+        ({"capability": None, "gateway": {"dialect": "vllm_v1"}}, "vllm_v1"),
+        ({"gateway": {"dialect": "vllm_no_ft"}}, "vllm_no_ft"),
+    ],
+)
+def test_engines_that_are_not_said_to_have_fault_tolerance_are_not_asked_for_it(
+    tmp_path: Path, change: dict[str, Any], dialect: str
+) -> None:
+    """Unless the dialect is named."""
+    assert read(tmp_path, **change).dialect == dialect
+
+
+@pytest.mark.parametrize(
     ("change", "text"),
     [
         ({"colour": "red"}, "colour: unknown key"),
