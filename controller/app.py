@@ -99,7 +99,7 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         stack.push_async_callback(tasks.close)
         tasks.spawn("clock", watch(clock, metrics.clock_step))
         metrics.standing(lambda: manager.refusal() is None)
-        http = MetricsServer(config.metrics_listen, registry, ready=lambda: manager.refusal() is None)
+        http = MetricsServer(config.metrics_listen, registry, lambda: str(manager.refusal() or ""))
         stack.push_async_callback(http.stop)
         metrics_port = await http.start()
         reports = FaultReportServicer(manager, enabled=settings.enable_fault_tolerance)

@@ -5,6 +5,7 @@ import os
 import random
 import re
 import uuid
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -88,7 +89,7 @@ async def run_node_manager(config: NodeManagerConfig, stop: asyncio.Event) -> No
 async def _start(config: NodeManagerConfig, ending: Ending, stack: AsyncExitStack) -> None:
     registry, clock = CollectorRegistry(), SystemClock()
     metrics, rpc_metrics = NodeMetrics(registry), RpcMetrics(registry)
-    journal = Journal(Path(config.state_dir))
+    journal = Journal(Path(config.state_dir), metrics.journal)
     stack.push_async_callback(journal.close)
     await journal.update(started)
     pod = Pod([engine.endpoint(config.pod_ip) for engine in config.engines], journal, clock, metrics=metrics)
@@ -131,11 +132,6 @@ async def _start(config: NodeManagerConfig, ending: Ending, stack: AsyncExitStac
     lifecycle = NodeLifecycleServicer(journal, pod, relaunch, ending.stopped)
     port = await _grpc(config, transaction, lifecycle, ledger, rpc_metrics, stack)
     rest_port = await _rest(config, LocalNode(service, ledger, journal), registry, stack)
-    if config.metrics_listen:
-        http = MetricsServer(config.metrics_listen, registry, ready=lambda: journal.state.ready)
-        stack.push_async_callback(http.stop)
-        await http.start()
-
     link = Link(
         config.controllers,
         lambda: _registration(config, pod, port, rest_port),
@@ -147,7 +143,17 @@ async def _start(config: NodeManagerConfig, ending: Ending, stack: AsyncExitStac
         incarnation=_new_id(),
         rng=random.random,
     )
+    if config.metrics_listen:
+        http = MetricsServer(
+            config.metrics_listen,
+            registry,
+            lambda: "" if journal.state.ready else "not all engines have been healthy yet",
+            lambda: [*_degraded(journal, link), *pod.problems()],
+        )
+        stack.push_async_callback(http.stop)
+        await http.start()
     tasks.spawn("suicide", suicide.run())
+    tasks.spawn("journal", journal.prove())
     tasks.spawn("link", link.run())
 
 
@@ -261,6 +267,14 @@ def _registration(config: NodeManagerConfig, pod: Pod, port: int, rest_port: int
         capability=config.capability.capability() if config.capability else None,
         rest_port=rest_port,
     )
+
+
+def _degraded(journal: Journal, link: Link) -> Iterator[str]:
+    """What does not work beside the engines."""
+    if journal.problem:
+        yield journal.problem
+    if not link.connected:
+        yield "no Controller has answered"
 
 
 def _new_id() -> str:

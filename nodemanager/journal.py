@@ -17,17 +17,21 @@ from nodemanager.core.state import NodeState
 
 RECORD_VERSION = b"1"
 COMPACT_BYTES = 1024 * 1024
+PROVE_SEC = 10.0
 
 
 class Journal:
     """The state of one NodeManager. ``state`` never shows what is not on disk yet.
 
     One line is one record: version, CRC-32, JSON of the whole state. Only the last complete line counts; a line
-    without its newline was never acknowledged to anybody.
+    without its newline was never acknowledged to anybody. ``problem`` says why the last write failed, empty when it
+    did not; ``told`` is told so, and with an empty text that writes work again.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, told: Callable[[str], None] = lambda _: None) -> None:
         """Take the directory; raises FtError STORE_UNAVAILABLE when it is in use, unreadable or corrupt."""
+        self._told = told
+        self.problem = ""
         self._path = directory / "journal"
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -60,6 +64,14 @@ class Journal:
         """
         return await asyncio.shield(asyncio.create_task(self._update(change), name="journal/update"))
 
+    async def prove(self) -> None:
+        """Write the state again every few seconds, for ever, so that a full disk is known before a command comes."""
+        while True:
+            await asyncio.sleep(PROVE_SEC)
+            with suppress(FtError):  # told
+                async with self._turn:
+                    await self._save(self.state)
+
     async def close(self) -> None:
         """Finish what is being written and give the directory back."""
         async with self._turn:
@@ -71,10 +83,21 @@ class Journal:
         async with self._turn:
             state = change(self.state)
             if state != self.state:
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._thread, self._write, self._line(state))
+                await self._save(state)
                 self.state = state
             return state
+
+    async def _save(self, state: NodeState) -> None:
+        before = self.problem
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._write, self._line(state))
+            self.problem = ""
+        except FtError as error:
+            self.problem = error.message
+            raise
+        finally:
+            if bool(before) is not bool(self.problem):
+                self._told(self.problem)
 
     def _take(self, directory: Path) -> None:
         try:

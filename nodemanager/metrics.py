@@ -3,6 +3,9 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from motor_ft.model.engine import Problem
+from motor_ft.wire.log import get_logger
+
+_log = get_logger(__name__)
 
 
 class NodeMetrics:
@@ -27,6 +30,16 @@ class NodeMetrics:
         for problem in Problem:
             if problem is not Problem.NONE:
                 self.problems.labels(problem)  # a rate needs the zero before the first one
+        self._journal = Gauge("motor_ft_journal_available", "1 while the journal can be written.", registry=registry)
+        self._journal.set(1)
         self.apply_seconds = Histogram(
             "motor_ft_apply_seconds", "From apply received to all engines answered.", registry=registry
         )
+
+    def journal(self, problem: str) -> None:
+        """The journal cannot be written any more, or can again."""
+        self._journal.set(not problem)
+        if problem:
+            _log.error("the journal cannot be written; every command that needs it is refused", problem=problem)
+        else:
+            _log.warning("the journal can be written again")

@@ -95,6 +95,13 @@ class Pod:
         """Every rank that is not retired, dead ones included, by rank."""
         return tuple(self._known(rank) for rank in sorted(self.own - self._journal.state.retired))
 
+    def problems(self) -> list[str]:
+        """Engines that cannot be read, or are not to be believed, and why."""
+        read = [(known.rank, known.report.observation) for known in self.health() if known.report]
+        return [
+            f"rank {rank}: {seen.problem}: {seen.detail}" for rank, seen in read if seen.problem is not Problem.NONE
+        ]
+
     def beat(self) -> tuple[RankHealth, ...]:
         """What a heartbeat names: with scale-down off every own rank, because nothing is retired for the baseline."""
         state = self._journal.state

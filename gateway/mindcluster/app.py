@@ -61,7 +61,7 @@ async def _start(config: MindClusterDaemonConfig, tasks: Tasks, stack: AsyncExit
     board = Board(sources, debounce_codes=config.debounce_codes, debounce_sec=config.debounce_sec)
     feed = Feed(board, _times, metrics)
     link = HardwareLink(config.controllers, feed, identity, metrics, now=time.monotonic, rng=random.random)
-    http = MetricsServer(config.metrics_listen, registry, ready=lambda: feed.working and link.connected)
+    http = MetricsServer(config.metrics_listen, registry, lambda: _unready(feed, link))
     stack.push_async_callback(http.stop)
     _log.info("serving metrics", port=await http.start(), reporter_id=reporter_id)
 
@@ -86,6 +86,11 @@ async def _start(config: MindClusterDaemonConfig, tasks: Tasks, stack: AsyncExit
         tasks.spawn("clusterd query", clusterd.query())
     tasks.spawn("feed", feed.run())
     tasks.spawn("link", link.run())
+
+
+def _unready(feed: Feed, link: HardwareLink) -> str:
+    problems = feed.problems if link.connected else ["no Controller has answered", *feed.problems]
+    return "; ".join(problems)
 
 
 def _times() -> Times:

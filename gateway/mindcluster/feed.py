@@ -56,9 +56,9 @@ class Feed:
         self.refresh()
 
     @property
-    def working(self) -> bool:
-        """Every source works."""
-        return not any(state.problem for state in self._states if not state.node)
+    def problems(self) -> list[str]:
+        """Sources that do not work."""
+        return [f"{state.source}: {state.problem}" for state in self._states if state.problem and not state.node]
 
     def touch(self) -> None:
         """The board has changed; several changes are told at once."""

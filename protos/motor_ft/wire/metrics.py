@@ -1,6 +1,6 @@
 """RPC metrics, and the HTTP server for them and for probes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
@@ -40,11 +40,21 @@ class RpcMetrics:
 
 
 class MetricsServer(HttpServer):
-    """``/metrics``, ``/healthz`` (the loop turns) and ``/readyz`` (``ready`` says yes)."""
+    """``/metrics``, ``/healthz`` (the loop turns) and ``/readyz``.
 
-    def __init__(self, listen: str, registry: CollectorRegistry, ready: Callable[[], bool] = lambda: True) -> None:
+    ``unready`` says why the process cannot do its work, empty when it can; ``degraded`` what does not work meanwhile.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        registry: CollectorRegistry,
+        unready: Callable[[], str] = lambda: "",
+        degraded: Callable[[], Sequence[str]] = lambda: (),
+    ) -> None:
         self._registry = registry
-        self._ready = ready
+        self._unready = unready
+        self._degraded = degraded
         app = web.Application()
         app.add_routes(
             [
@@ -63,4 +73,6 @@ class MetricsServer(HttpServer):
         return web.Response(text="ok\n")
 
     async def _readyz(self, _request: web.Request) -> web.Response:
-        return web.Response(text="ready\n") if self._ready() else web.Response(status=503, text="not ready\n")
+        why = self._unready()
+        lines = [f"not ready: {why}" if why else "ready", *(f"degraded: {what}" for what in self._degraded())]
+        return web.Response(status=503 if why else 200, text="".join(f"{line}\n" for line in lines))

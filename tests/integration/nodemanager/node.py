@@ -104,7 +104,7 @@ class Node:
     async def _start(self, stack: AsyncExitStack) -> None:
         self.registry = CollectorRegistry()
         clock, metrics = self.clock, NodeMetrics(self.registry)
-        self.journal = Journal(self.directory)
+        self.journal = Journal(self.directory, metrics.journal)
         stack.push_async_callback(self.journal.close)
         await self.journal.update(started)
         endpoints = [Endpoint(rank, "127.0.0.1", 8000 + rank, headless=rank == 3) for rank in self.ranks]

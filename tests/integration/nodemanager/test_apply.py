@@ -18,6 +18,7 @@ from nodemanager.core.applies import ApplyOrder
 from tests.integration.nodemanager.gateway import ScriptedGateway
 from tests.integration.nodemanager.node import BASE_PORT, EPOCH, Node, command
 from tests.integration.nodemanager.test_guard import refuses
+from tests.support.disk import full_disk
 
 ACCEPTED = common_pb2.APPLY_OUTCOME_ACCEPTED
 REFUSED = common_pb2.APPLY_OUTCOME_REFUSED
@@ -89,6 +90,24 @@ async def test_apply_is_refused_with_its_reason(node: Node, gateway: ScriptedGat
     with refuses(Reason.GUARD_EXPIRED):
         await node.apply(request)
     assert gateway.applies == []
+
+
+async def test_what_cannot_be_written_down_is_refused_and_nothing_is_sent(node: Node, gateway: ScriptedGateway) -> None:
+    """Neither guard, nor apply, nor finalize, on a full disk; with room again the same command goes on."""
+    plan = await guarded(node)
+    with full_disk((node.directory / "journal").stat().st_size):
+        with refuses(Reason.STORE_UNAVAILABLE):
+            await node.guard(OP, plan=plan)
+        with refuses(Reason.STORE_UNAVAILABLE):
+            await node.apply(node.apply_request(OP, plan, 0))
+        with refuses(Reason.STORE_UNAVAILABLE):
+            await node.finalize(OP, commit=True, retired=[1])
+        assert node.registry.get_sample_value("motor_ft_journal_available") == 0
+    assert gateway.applies == []
+    assert node.journal.state.retired == frozenset()
+    assert outcomes(await node.apply(node.apply_request(OP, plan, 0))) == {0: ACCEPTED}
+    assert len(gateway.applies) == 1
+    assert node.registry.get_sample_value("motor_ft_journal_available") == 1
 
 
 @pytest.mark.parametrize(

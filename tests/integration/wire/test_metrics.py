@@ -20,13 +20,15 @@ async def test_metrics_and_probes_are_served() -> None:
     metrics.ended("/service/Method", "OK")
     metrics.took("/service/Method", 0.1)
     metrics.refused(Reason.GUARD_HELD)
-    ready = False
-    server = MetricsServer("127.0.0.1:0", registry, lambda: ready)
+    unready, degraded = "it does not lead", list[str]()
+    server = MetricsServer("127.0.0.1:0", registry, lambda: unready, lambda: degraded)
     port = await server.start()
     assert await get(port, "/healthz") == (200, "ok\n")
-    assert await get(port, "/readyz") == (503, "not ready\n")
-    ready = True
+    assert await get(port, "/readyz") == (503, "not ready: it does not lead\n")
+    unready = ""
     assert await get(port, "/readyz") == (200, "ready\n")
+    degraded.append("the store is slow")
+    assert await get(port, "/readyz") == (200, "ready\ndegraded: the store is slow\n")
     status, text = await get(port, "/metrics")
     await server.stop()
     assert status == 200

@@ -26,6 +26,7 @@ from nodemanager.core.state import (
     welcomed,
 )
 from nodemanager.journal import COMPACT_BYTES, Journal
+from tests.support.disk import full_disk
 
 COMMAND = Command(7, "a", 5, 3)
 
@@ -166,6 +167,28 @@ async def test_a_disk_that_fails_leaves_the_old_state_on_disk_too(
     assert again.state.starts == 1
     await again.update(started)
     assert again.state.starts == 2
+    await again.close()
+
+
+async def test_a_full_disk_is_found_while_nothing_is_written_and_so_is_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodemanager.journal.PROVE_SEC", 0.01)
+    told: asyncio.Queue[str] = asyncio.Queue()
+    journal = Journal(tmp_path, told.put_nowait)
+    proving = asyncio.create_task(journal.prove())
+    with full_disk((tmp_path / "journal").stat().st_size):
+        problem = await told.get()
+        assert problem == journal.problem
+        assert problem.startswith(f"journal {tmp_path}/journal cannot be written: ")
+    assert await told.get() == ""
+    proving.cancel()
+    await asyncio.gather(proving, return_exceptions=True)
+    assert (journal.problem, told.empty()) == ("", True)
+    await journal.update(started)
+    await journal.close()
+    again = Journal(tmp_path)
+    assert again.state.starts == 1
     await again.close()
 
 

@@ -97,12 +97,12 @@ async def test_the_snapshot_has_all_faults_and_the_state_of_every_source(
             ("cm-device", "has not answered yet")
         ]
         assert link.connected
-        assert not adapter.feed.working
+        assert adapter.feed.problems
         show(adapter, fault("A"), fault("B"))
         while len((message := await conversation.report()).snapshot.hardware_faults) < 2:
             pass
         assert [each.problem for each in message.snapshot.hardware_sources] == [""]
-        await until(lambda: adapter.feed.working)
+        await until(lambda: not adapter.feed.problems)
         (first, second) = message.snapshot.hardware_faults
         assert {first.key.fault_code, second.key.fault_code} == {"A", "B"}
         assert first.age.ToTimedelta().total_seconds() < 10
@@ -177,7 +177,7 @@ async def test_a_node_that_is_not_to_be_believed_is_told_by_name(
             ("cm-device", "", ""),
             ("cm-device", "node-a", "CheckCode is wrong"),
         ]
-        assert adapter.feed.working, "the source as a whole"
+        assert not adapter.feed.problems, "the source as a whole"
 
 
 async def test_a_storm_of_faults_becomes_a_snapshot(adapter: Adapter, controller: ScriptedController) -> None:
