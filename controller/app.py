@@ -30,6 +30,7 @@ from controller.store.etcd.client import EtcdClient
 from controller.store.etcd.member import Login
 from controller.store.etcd.store import EtcdStore
 from controller.store.etcd.tls import channel_credentials
+from controller.store.health import StoreHealth
 from controller.store.memory import MemoryStore
 from controller.store.sqlite import SqliteStore
 from motor_ft.model.errors import FtError, Reason
@@ -61,16 +62,22 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         failures.append(failure)
         stop.set()
 
+    manager: FaultManager
     async with AsyncExitStack() as stack:
-        store = await _open_store(config, available=metrics.store, on_lost=end)
+        health = StoreHealth(metrics, time.monotonic, lambda: manager.look_again())  # noqa: PLW0108 - it comes later
+        store = await _open_store(config, told=health.told, on_lost=end)
         stack.push_async_callback(store.close)
         histories = Histories(clock, str(uuid.uuid4()))
         nodes = GrpcNodeManagers(request_timeout_sec=settings.limits.request_timeout, clock=clock, recorder=histories)
         stack.push_async_callback(nodes.close)
         publisher = _publisher(config, metrics, end)
         stack.push_async_callback(publisher.close)
+
+        def degraded() -> tuple[str, ...]:
+            """What every instance needs and does not work now."""
+            return *health.degraded, *publisher.problems
+
         board = Board()
-        manager: FaultManager
         strategies = recoveries(
             settings,
             epoch=lambda: manager.epoch,
@@ -93,13 +100,16 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
                 observer=metrics,
                 probe=nodes.probe,
                 connect=nodes.connect,
+                store_problem=lambda: health.problem,
+                degraded=degraded,
             )
         )
         tasks = Tasks("controller")
         stack.push_async_callback(tasks.close)
         tasks.spawn("clock", watch(clock, metrics.clock_step))
+        tasks.spawn("store", health.watch(store))
         metrics.standing(lambda: manager.refusal() is None)
-        http = MetricsServer(config.metrics_listen, registry, lambda: str(manager.refusal() or ""))
+        http = MetricsServer(config.metrics_listen, registry, lambda: str(manager.refusal() or ""), degraded)
         stack.push_async_callback(http.stop)
         metrics_port = await http.start()
         reports = FaultReportServicer(manager, enabled=settings.enable_fault_tolerance)
@@ -115,14 +125,18 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
             epoch = manager.epoch
             log.info("controller serves", listen=config.listen, port=port, metrics_port=metrics_port, epoch=epoch)
             await stop.wait()
-        log.info("controller stops")
         server.set_all_serving(False)
-        if not failures:
-            await manager.drain(DRAIN_SEC)
-        await manager.close()  # nothing is done any more while streams and calls get their time to end
-        await reports.step_down()
+        await _step_down(manager, reports, drain=not failures)
     if failures:
         raise failures[0]
+
+
+async def _step_down(manager: FaultManager, reports: FaultReportServicer, *, drain: bool) -> None:
+    log.info("controller stops")
+    if drain:
+        await manager.drain(DRAIN_SEC)
+    await manager.close()  # nothing is done any more while streams and calls get their time to end
+    await reports.step_down()
 
 
 async def _done_before(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
@@ -170,7 +184,7 @@ async def raise_epoch(config: ControllerConfig, above: int | None, *, dry_run: b
     Raises FtError, or ConfigError for a store that needs no operator for that.
     """
     check(config.store.kind == "etcd", "store.kind", f'is "{config.store.kind}", which raises its epoch by itself')
-    store = _etcd_store(config, available=lambda _: None, on_lost=lambda _: None)
+    store = _etcd_store(config, told=lambda _: None, on_lost=lambda _: None)
     try:
         return await store.raise_epoch(above, dry_run=dry_run)
     finally:
@@ -178,24 +192,21 @@ async def raise_epoch(config: ControllerConfig, above: int | None, *, dry_run: b
 
 
 async def _open_store(
-    config: ControllerConfig, available: Callable[[bool], None], on_lost: Callable[[FtError], None]
+    config: ControllerConfig, told: Callable[[str], None], on_lost: Callable[[FtError], None]
 ) -> Store:
     if config.store.kind == "memory":
         return MemoryStore()
     if config.store.kind == "sqlite":
-        return await SqliteStore.open(Path(config.store.path), available)
-    return _etcd_store(config, available, on_lost)
+        return await SqliteStore.open(Path(config.store.path), told, timeout_sec=_timeout_sec(config))
+    return _etcd_store(config, told, on_lost)
 
 
-def _etcd_store(
-    config: ControllerConfig, available: Callable[[bool], None], on_lost: Callable[[FtError], None]
-) -> EtcdStore:
+def _etcd_store(config: ControllerConfig, told: Callable[[str], None], on_lost: Callable[[FtError], None]) -> EtcdStore:
     etcd = config.store.etcd
-    timeout_sec = config.fault_tolerance_config.dp_scale_down_config.request_timeout_sec
     credentials = channel_credentials(etcd.ca_file, etcd.cert_file, etcd.key_file) if etcd.tls else None
     login = Login(etcd.user, Path(etcd.password_file)) if etcd.user else None
     return EtcdStore(
-        EtcdClient(etcd.targets, credentials=credentials, login=login, timeout_sec=timeout_sec, available=available),
+        EtcdClient(etcd.targets, credentials=credentials, login=login, timeout_sec=_timeout_sec(config), told=told),
         prefix=etcd.prefix,
         lease_ttl_sec=etcd.lease_ttl_sec,
         address=config.address(socket.gethostname()),
@@ -205,13 +216,17 @@ def _etcd_store(
 
 
 def _publisher(config: ControllerConfig, metrics: ControllerMetrics, end: Callable[[FtError], None]) -> ServingPusher:
-    timeout_sec = config.fault_tolerance_config.dp_scale_down_config.request_timeout_sec
     return ServingPusher(
-        [_coordinator(url, timeout_sec) for url in config.coordinators],
+        [_coordinator(url, _timeout_sec(config)) for url in config.coordinators],
         set_interval_sec=config.fault_tolerance_config.coordinator_set_interval_sec,
         sent=metrics.refresh,
         on_crash=lambda task, error: end(FtError(Reason.INTERNAL, f"task {task} crashed: {error!r}; the log has more")),
     )
+
+
+def _timeout_sec(config: ControllerConfig) -> float:
+    """Of one request to the store or to a Coordinator."""
+    return config.fault_tolerance_config.dp_scale_down_config.request_timeout_sec
 
 
 def _coordinator(url: str, timeout_sec: float) -> Coordinator:

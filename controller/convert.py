@@ -208,6 +208,7 @@ def status_to_pb(status: InstanceStatus) -> controller_pb2.Instance:
         pods=[_pod_to_pb(pod) for pod in status.pods],
         automation_stopped=status.automation_stopped,
         automation_paused=status.automation_paused,
+        degraded=status.degraded,
         last_decision=status.last_decision,
         update_time=timestamp_to_pb(status.update_time) if status.update_time else None,
     )

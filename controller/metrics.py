@@ -21,7 +21,13 @@ class ControllerMetrics:
             "1 when it refuses to lead until an operator raises the epoch.",
             registry=registry,
         )
-        self._store = Gauge("motor_ft_store_available", "1 when the store answered the last time.", registry=registry)
+        self._store = Gauge("motor_ft_store_available", "1 while the store can be written.", registry=registry)
+        self._store_seconds = Histogram(
+            "motor_ft_store_probe_seconds",
+            "Duration of the write that is tried every few seconds.",
+            registry=registry,
+            buckets=_STAGE_BUCKETS,
+        )
         self._clock_steps = Counter("motor_ft_clock_steps", "How often the wall clock was set.", registry=registry)
         self._coordinators = Gauge(
             "motor_ft_coordinator_confirms",
@@ -37,6 +43,12 @@ class ControllerMetrics:
         )
         self._stopped = Gauge(
             "motor_ft_automation_stopped", "1 when a person has to look.", ["instance"], registry=registry
+        )
+        self._degraded = Gauge(
+            "motor_ft_degraded",
+            "How much of what a recovery of the instance needs does not work; its status names it.",
+            ["instance"],
+            registry=registry,
         )
         self._decisions = Counter("motor_ft_decisions", "Decisions taken.", ["action"], registry=registry)
         self._transactions = Counter(
@@ -77,8 +89,12 @@ class ControllerMetrics:
         self._behind.set(behind)
 
     def store(self, available: bool) -> None:
-        """The store has answered, or not; may be told from another thread."""
+        """The store can be written, or not."""
         self._store.set(available)
+
+    def store_probe(self, seconds: float) -> None:
+        """A write was tried."""
+        self._store_seconds.observe(seconds)
 
     def clock_step(self) -> None:
         """The wall clock was set."""
@@ -96,6 +112,10 @@ class ControllerMetrics:
     def automation_stopped(self, instance_id: int, stopped: bool) -> None:
         """A person has to look at the instance."""
         self._stopped.labels(instance_id).set(stopped)
+
+    def degraded(self, instance_id: int, count: int) -> None:
+        """So much does not work that a recovery of the instance needs."""
+        self._degraded.labels(instance_id).set(count)
 
     def hardware(self, adapters: int, problems: int, faults: int) -> None:
         """What is known of the hardware, and how well."""
@@ -124,7 +144,7 @@ class ControllerMetrics:
         """The instance is gone."""
         for phase in Phase:
             _remove(self._phase, instance_id, phase)
-        for gauge in (self._serving, self._stopped):
+        for gauge in (self._serving, self._stopped, self._degraded):
             _remove(gauge, instance_id)
 
 

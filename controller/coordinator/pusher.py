@@ -44,6 +44,11 @@ class ServingPusher:
         self._unreported: set[int] = set()
         self._views: ServingViews | None = None
 
+    @property
+    def problems(self) -> list[str]:
+        """Coordinators that did not confirm the last request, or have not been asked yet."""
+        return [f"Coordinator {writer.name} does not confirm" for writer in self._writers if not writer.synced]
+
     def start(self, views: ServingViews, epoch: Callable[[], int]) -> None:
         """Begin to write; ``epoch`` returns the present term of this Controller."""
         self._views = views

@@ -43,6 +43,11 @@ class CoordinatorWriter:
         self._work = asyncio.Event()
 
     @property
+    def name(self) -> str:
+        """Of the Coordinator."""
+        return self._coordinator.name
+
+    @property
     def synced(self) -> bool:
         """Every request since the last SET was confirmed."""
         return self._synced

@@ -10,6 +10,9 @@ from controller.core.snapshot import PASSIVE, Action, Decision, Snapshot
 
 __all__ = ["PASSIVE", "Action", "Decision", "Snapshot", "decide", "faults_of"]
 
+_WITHOUT_STORE = PASSIVE | {Action.TOKEN_REINFERENCE, Action.INSTANCE_RECONFIGURATION}
+"""What needs no durable write, or withdraws the instance and then waits for it itself."""
+
 _NEVER_PREEMPTED = frozenset({Action.TOKEN_REINFERENCE, Action.INSTANCE_RECONFIGURATION})
 
 
@@ -17,6 +20,9 @@ def decide(snapshot: Snapshot, now: float) -> Decision:
     """The first row that fits decides, of the whole table or, with the feature off, of the baseline table alone."""
     table = COMMON + (ROWS if snapshot.scale_down_enabled else baseline.ROWS)
     decision = next(decision for row in table if (decision := row(snapshot, now)) is not None)
+    if snapshot.store_problem and decision.action not in _WITHOUT_STORE:
+        why = f"{decision.action} waits for the store, {snapshot.store_problem}; {decision.reason}"
+        decision = replace(decision, action=Action.WAIT, reason=why)
     return replace(decision, isolate=baseline.isolates(snapshot))
 
 

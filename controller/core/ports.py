@@ -107,6 +107,10 @@ class Store(Protocol):
         """Forget both records of an instance; none is not an error."""
         ...
 
+    async def probe(self) -> None:
+        """Write what no record depends on, to learn whether records could be written; raises what a write raises."""
+        ...
+
     async def close(self) -> None:
         """Give up leadership and let go of files and connections; idempotent."""
         ...

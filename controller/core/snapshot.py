@@ -33,7 +33,8 @@ class Snapshot:
     ``in_service``: the instance is ACTIVE, all its active ranks have endpoints that are normal. ``enabled`` are the
     strategies that are switched on, ``tried`` those that have started since all active ranks were well. ``missing``
     are pods that are silent, ``stoppable`` those that are there and were not told to stop for the loss of others;
-    ``dissolved``: some were, and have stopped. ``paused`` says by whom and why, empty when automation is not.
+    ``dissolved``: some were, and have stopped. ``paused`` says by whom and why, empty when automation is not;
+    ``store_problem`` why the store cannot be written, empty when it can.
     """
 
     phase: Phase
@@ -57,6 +58,7 @@ class Snapshot:
     missing: frozenset[str] = frozenset()
     stoppable: frozenset[str] = frozenset()
     dissolved: bool = False
+    store_problem: str = ""
 
     @property
     def complete(self) -> bool:

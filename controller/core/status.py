@@ -59,6 +59,7 @@ class InstanceStatus:
     automation_stopped: bool = False
     automation_paused: bool = False
     last_decision: str = ""
+    degraded: tuple[str, ...] = ()
     update_time: float = 0.0
     revision: int = 0
 

@@ -91,6 +91,10 @@ class Observer(hardware.Observer, Protocol):
         """Whether the Coordinators hold the projection."""
         ...
 
+    def degraded(self, instance_id: int, count: int) -> None:
+        """How much of what a recovery of the instance needs does not work."""
+        ...
+
     def decision(self, action: str) -> None:
         """A decision that changed something."""
         ...
@@ -126,3 +130,7 @@ class Environment:
     """``NodeManagers.probe``."""
     connect: Callable[[str], None]
     """Have a connection to a NodeManager's ``host:port`` ready before a fault needs it."""
+    store_problem: Callable[[], str] = lambda: ""
+    """Why the store cannot be written now; empty when it can. Recoveries wait for it."""
+    degraded: Callable[[], Sequence[str]] = lambda: ()
+    """What every instance needs and does not work now: the store, Coordinators."""

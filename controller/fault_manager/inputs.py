@@ -42,6 +42,7 @@ def snapshot_of(actor: "InstanceActor", now: float) -> Snapshot:
         missing=frozenset(pod.registration.pod_name for pod in life.missing(now)),
         stoppable=frozenset(pod.registration.pod_name for pod in life.stoppable(now)),
         dissolved=life.dissolved,
+        store_problem=actor.env.store_problem(),
     )
 
 
@@ -83,6 +84,8 @@ def _first(actor: "InstanceActor", now: float) -> Decision | None:
 def _held(actor: "InstanceActor") -> Iterator[str]:
     if not actor.env.store.leads():
         yield "this Controller does not lead"
+    if problem := actor.env.store_problem():
+        yield f"the store cannot be written: {problem}"
     if not actor.assembled:
         yield "not all pods of the instance have come and are ready"
     if actor.recovery.due is None and (fallback := actor.recovery.fallback_due) is not None:

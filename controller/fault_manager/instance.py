@@ -289,6 +289,7 @@ class InstanceActor:
             self.note(*changes.of_status(before, status))
             self.env.observer.phase(self.instance_id, status.phase)
             self.env.observer.serving(self.instance_id, status.serving_published)
+            self.env.observer.degraded(self.instance_id, len(status.degraded))
 
     def note(self, *happened: Change) -> None:
         """Put events into the history."""

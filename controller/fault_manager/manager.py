@@ -268,6 +268,11 @@ class FaultManager:
             f"no instance has a pod at {fault.pod_ip}:{fault.node_manager_port}; it has to say Hello first",
         )
 
+    def look_again(self) -> None:
+        """Something that all instances need works again, or does no more."""
+        for actor in self._actors.values():
+            actor.wake()
+
     # --- ports.Operations ---
 
     def explain(self, instance_id: int) -> Explanation:

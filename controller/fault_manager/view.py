@@ -1,5 +1,6 @@
 """The status of an instance as clients see it (RFC section 7)."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from controller.core.liveness import PodLiveness
@@ -7,6 +8,7 @@ from controller.core.phases import Phase
 from controller.core.records import RECONFIGURATION
 from controller.core.serving import can_serve
 from controller.core.status import InstanceStatus, PodStatus
+from motor_ft.model.engine import EngineStatus
 
 if TYPE_CHECKING:
     from controller.fault_manager.instance import InstanceActor
@@ -43,6 +45,7 @@ def status_of(actor: "InstanceActor") -> InstanceStatus:
         automation_stopped=actor.recovery.automation_stopped,
         automation_paused=bool(actor.recovery.paused),
         last_decision=_decision(actor),
+        degraded=tuple(_degraded(actor)),
         update_time=actor.env.clock.wall(),
     )
 
@@ -55,6 +58,20 @@ def _decision(actor: "InstanceActor") -> str:
     isolated = " [isolated]" if decision.isolate else ""
     unsure = f" [hardware evidence is degraded: {problems}]" if (problems := actor.hardware.problems) else ""
     return f"{decision.action}: {decision.reason}{isolated}{unsure}"
+
+
+def _degraded(actor: "InstanceActor") -> Iterator[str]:
+    """What a recovery of the instance needs, and does not have now."""
+    yield from actor.env.degraded()
+    for pod in actor.pods.all.values():
+        if not pod.connected:
+            yield f"NodeManager of pod {pod.registration.pod_name} is not connected"
+    for rank in sorted(actor.active):
+        slot = actor.evidence.slot(rank)
+        if slot.shown is EngineStatus.UNKNOWN and slot.detail:
+            yield f"engine of rank {rank} cannot be read: {slot.detail}"
+    if problems := actor.hardware.problems:
+        yield f"hardware evidence may be incomplete: {problems}"
 
 
 def _pod(pod: PodLiveness) -> PodStatus:

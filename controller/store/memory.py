@@ -63,6 +63,9 @@ class MemoryStore:
         for kind in Kind:
             self._shelf.rows.pop((kind, instance_id), None)
 
+    async def probe(self) -> None:
+        self._must_lead()
+
     async def close(self) -> None:
         self._epoch = None
 

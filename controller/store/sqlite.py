@@ -2,9 +2,8 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,20 +35,25 @@ class SqliteStore:
         path: Path,
         connection: sqlite3.Connection,
         thread: ThreadPoolExecutor,
-        available: Callable[[bool], None],
+        told: Callable[[str], None],
+        timeout_sec: float,
     ) -> None:
         self._path = path
         self._db = connection
         self._thread = thread
-        self._available = available
+        self._told = told
+        self._timeout_sec = timeout_sec
         self._leads = False
         self._closed = False
 
     @classmethod
-    async def open(cls, path: Path, available: Callable[[bool], None] = lambda _: None) -> "SqliteStore":
+    async def open(
+        cls, path: Path, told: Callable[[str], None] = lambda _: None, *, timeout_sec: float = 5.0
+    ) -> "SqliteStore":
         """Open or create the file and lock it; raises FtError that names the file and what to do.
 
-        ``available`` is told, from the store's thread, how each transaction ended.
+        ``told`` is told why something failed, and with an empty text that something was written. Of what takes longer
+        than ``timeout_sec`` it is not known whether it was written.
         """
         if not path.parent.is_dir():
             raise FtError(
@@ -62,11 +66,11 @@ class SqliteStore:
         except BaseException:
             thread.shutdown(wait=False)
             raise
-        return cls(path, connection, thread, available)
+        return cls(path, connection, thread, told, timeout_sec)
 
     async def lead(self, above: int = 0) -> int:
         self._must_be_open()
-        epoch = await self._run(lambda: self._count("epoch", above))
+        epoch = await self._write(lambda: self._next("epoch", above))
         self._leads = True
         return epoch
 
@@ -79,7 +83,7 @@ class SqliteStore:
 
     async def next_instance_id(self) -> int:
         self._must_lead()
-        return await self._run(lambda: self._count("instance"))
+        return await self._write(lambda: self._next("instance"))
 
     async def load(self) -> Loaded:
         self._must_be_open()
@@ -98,43 +102,52 @@ class SqliteStore:
 
     async def save_runtime(self, instance_id: int, record: RuntimeRecord, expected: int) -> int:
         self._must_lead()
-        return await self._run(lambda: self._save(Kind.RUNTIME, instance_id, encode(record), expected))
+        return await self._write(lambda: self._save(Kind.RUNTIME, instance_id, encode(record), expected))
 
     async def save_identity(self, record: IdentityRecord, expected: int) -> int:
         self._must_lead()
-        return await self._run(lambda: self._save(Kind.IDENTITY, record.instance_id, encode(record), expected))
+        return await self._write(lambda: self._save(Kind.IDENTITY, record.instance_id, encode(record), expected))
 
     async def remove(self, instance_id: int) -> None:
         self._must_lead()
-        await self._run(lambda: self._db.execute("DELETE FROM record WHERE instance_id = ?", (instance_id,)))
+        await self._write(lambda: self._db.execute("DELETE FROM record WHERE instance_id = ?", (instance_id,)))
+
+    async def probe(self) -> None:
+        self._must_lead()
+        await self._write(lambda: self._next("probe"))
 
     async def close(self) -> None:
         if self._closed:
             return
         self._closed, self._leads = True, False
-        await self._run(self._db.close)
-        self._thread.shutdown(wait=False)
+        try:
+            await self._run(self._db.close)
+        finally:
+            self._thread.shutdown(wait=False)
+
+    async def _write(self, work: Callable[[], T]) -> T:
+        """One transaction; only what is written shows that the store can be written, for a full disk can be read."""
+        result = await self._run(lambda: self._transaction(work))
+        self._told("")
+        return result
 
     async def _run(self, work: Callable[[], T]) -> T:
-        """Run one transaction in the store's thread; it goes on there when the caller is cancelled."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
-
-    def _guarded(self, work: Callable[[], T]) -> T:
+        """Work in the store's thread; it goes on there when the caller is cancelled, or waits no longer."""
         try:
-            result = work()
+            async with asyncio.timeout(self._timeout_sec):
+                return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except TimeoutError as error:
+            failure = self._unavailable(f"no answer within {self._timeout_sec:g} s")
+            self._told(failure.message)
+            raise failure from error
         except sqlite3.Error as error:
-            self._available(False)
-            raise self._unavailable(str(error)) from error
-        self._available(True)
-        return result
+            failure = self._unavailable(str(error))
+            self._told(failure.message)
+            raise failure from error
 
     def _rows(self) -> list[Row]:
         rows = self._db.execute("SELECT kind, instance_id, revision, body FROM record ORDER BY instance_id")
         return [Row(Kind(kind), instance_id, revision, body) for kind, instance_id, revision, body in rows]
-
-    def _count(self, name: str, above: int = 0) -> int:
-        with self._transaction():
-            return self._next(name, above)
 
     def _next(self, name: str, above: int = 0) -> int:
         query = """INSERT INTO counter VALUES (:name, :above + 1)
@@ -144,28 +157,27 @@ class SqliteStore:
 
     def _save(self, kind: Kind, instance_id: int, body: bytes, expected: int) -> int:
         key = (kind, instance_id)
-        with self._transaction():
-            query = "SELECT revision FROM record WHERE kind = ? AND instance_id = ?"
-            row = self._db.execute(query, key).fetchone()
-            stored = row[0] if row else 0
-            if stored != expected:
-                raise FtError(
-                    Reason.STORE_CONFLICT,
-                    f"{kind} record of instance {instance_id} is at revision {stored}, not {expected}",
-                )
-            revision = self._next("revision")
-            self._db.execute("REPLACE INTO record VALUES (?, ?, ?, ?)", (*key, revision, body))
+        query = "SELECT revision FROM record WHERE kind = ? AND instance_id = ?"
+        row = self._db.execute(query, key).fetchone()
+        stored = row[0] if row else 0
+        if stored != expected:
+            raise FtError(
+                Reason.STORE_CONFLICT,
+                f"{kind} record of instance {instance_id} is at revision {stored}, not {expected}",
+            )
+        revision = self._next("revision")
+        self._db.execute("REPLACE INTO record VALUES (?, ?, ?, ?)", (*key, revision, body))
         return revision
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self, work: Callable[[], T]) -> T:
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            yield
+            result = work()
             self._db.execute("COMMIT")
         finally:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
+        return result
 
     def _must_be_open(self) -> None:
         if self._closed:

@@ -306,6 +306,7 @@ async def test_only_a_leader_writes(backend: Backend) -> None:
         lambda: store.save_identity(identity(1), 0),
         lambda: store.remove(1),
         store.next_instance_id,
+        store.probe,
     ]
     for write in writes:
         await refused(Reason.NOT_LEADER, write())
@@ -319,3 +320,15 @@ async def test_only_a_leader_writes(backend: Backend) -> None:
     assert not store.leads()
     for write in writes:
         await refused(Reason.NOT_LEADER, write())
+
+
+async def test_a_probe_changes_no_record(backend: Backend) -> None:
+    """What was read before it MUST still be the revision to write on, however often it is made."""
+    store = await backend.open()
+    await store.lead()
+    revision = await store.save_runtime(1, RUNTIME, 0)
+    for _ in range(3):
+        await store.probe()
+    assert (await store.load()).runtimes == {1: Stored(RUNTIME, revision)}
+    await store.save_runtime(1, RUNTIME, revision)
+    await store.close()

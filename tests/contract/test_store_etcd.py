@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from controller.core.phases import Phase
 from controller.core.records import RuntimeRecord
 from controller.store.etcd.client import EtcdClient
 from controller.store.etcd.lease import USABLE, Lease
+from controller.store.etcd.requests import put
 from controller.store.etcd.store import EtcdStore
+from motor_ft.etcd import rpc_pb2 as pb
 from motor_ft.model.errors import FtError, Reason
 from tests.support.etcd import Etcd, open_store
 from tests.support.waiting import until
@@ -51,6 +54,11 @@ class Fleet:
         """Keys of Controllers that lead or wait, oldest first."""
         flags = ("--prefix", "--keys-only", "--sort-by=CREATE")
         return self._etcd.ctl("get", f"{self.prefix}/leader/", *flags).split()
+
+    def delete(self, *keys: str) -> None:
+        """As if leases had expired."""
+        for key in keys:
+            self._etcd.ctl("del", key)
 
     async def standby(self, address: str = "") -> tuple[EtcdStore, asyncio.Task[int]]:
         """A store that waits behind all others."""
@@ -252,3 +260,38 @@ async def test_a_closed_store_says_so(fleet: Fleet) -> None:
     await store.close()
     with pytest.raises(FtError, match="the connection is closed"):
         await store.load()
+
+
+async def test_a_probe_finds_an_etcd_without_room_that_still_reads_and_renews_leases() -> None:
+    """It leaves no revision behind, so it does not fill etcd up itself."""
+    with Etcd(1, "--quota-backend-bytes=200000") as etcd:
+        told = list[str]()
+        client = EtcdClient(etcd.endpoints, told=told.append)
+        store = EtcdStore(
+            client, prefix="/p", lease_ttl_sec=TTL_SEC, address="", now=Clock(), on_lost=lambda error: told.append("!")
+        )
+        await store.lead()
+        revision = await store.save_runtime(1, RUNTIME, 0)
+        await store.probe()
+        assert await store.save_runtime(1, RUNTIME, revision) == revision + 1
+        while "database space exceeded" not in told[-1]:
+            with suppress(FtError):
+                await client.txn(pb.TxnRequest(success=[put(b"/filler", bytes(20_000))]))
+        told.clear()
+        with pytest.raises(FtError, match="database space exceeded"):
+            await store.probe()
+        assert "database space exceeded" in told[-1]
+        assert (await store.runtime(1)) is not None
+        assert store.leads()
+        assert "database space exceeded" in told[-1], "what was read says nothing of writes"
+        await store.close()
+
+
+async def test_a_probe_finds_that_another_one_has_taken_over(fleet: Fleet) -> None:
+    lost = list[FtError]()
+    store = fleet.new(on_lost=lost.append)
+    await store.lead()
+    fleet.delete(*fleet.candidates())
+    with pytest.raises(FtError, match="another one has taken over"):
+        await store.probe()
+    assert len(lost) == 1

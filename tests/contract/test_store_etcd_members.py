@@ -99,10 +99,10 @@ class TestFailures:
             assert stored is not None
             assert stored.record.generation == 2
 
-    async def test_it_is_told_whether_etcd_answers(self, one: Etcd) -> None:
-        """Also by the renewal of a lease, while there is nothing to write."""
-        told = list[bool]()
-        client = EtcdClient(one.endpoints, timeout_sec=0.2, available=told.append)
+    async def test_it_is_told_why_etcd_does_not_answer_and_when_it_can_be_written_again(self, one: Etcd) -> None:
+        """The first also by the renewal of a lease, while there is nothing to write; the second only by a write."""
+        told = list[str]()
+        client = EtcdClient(one.endpoints, timeout_sec=0.2, told=told.append)
         lease = await client.grant(60)
         one.nodes[0].kill()
         with pytest.raises(FtError):
@@ -111,10 +111,15 @@ class TestFailures:
             await client.range(pb.RangeRequest(key=KEY))
         one.launch(one.nodes[0])
         one.wait_ready()
-        while not told[-1]:
+        while True:
             with suppress(FtError):
-                await client.keep_alive(lease.ID, timeout=1)
-        assert told[:3] == [True, False, False]
+                await client.range(pb.RangeRequest(key=KEY))
+                break
+        while told[-1]:
+            with suppress(FtError):
+                await client.txn(pb.TxnRequest())
+        assert "" not in told[1:-1]
+        assert ("lease keepalive" in told[1], "read" in told[2]) == (True, True)
         await client.close()
 
     async def test_a_controller_waits_for_an_etcd_that_is_not_there_yet(self, one: Etcd) -> None:

@@ -1,11 +1,9 @@
 """What only the SQLite store has to do: one process per file, and errors that say what to do."""
 
 import asyncio
-import resource
 import sqlite3
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from controller.core.phases import Phase
 from controller.core.records import RuntimeRecord
 from controller.store.sqlite import SCHEMA_VERSION, SqliteStore
 from motor_ft.model.errors import FtError, Reason
+from tests.support.disk import full_disk
 
 RUNTIME = RuntimeRecord(Phase.NORMAL, 1, (0, 1))
 
@@ -32,17 +31,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-@contextmanager
-def full_disk(limit: int) -> Iterator[None]:
-    """No file of this process may grow beyond ``limit`` bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 async def open_error(path: Path) -> str:
@@ -127,19 +115,71 @@ async def test_a_record_of_a_newer_version_is_reported_not_misread(tmp_path: Pat
 async def test_a_full_disk_fails_the_write_and_nothing_else(tmp_path: Path) -> None:
     """The write is reported as STORE_UNAVAILABLE, reading it back shows the old record, and a later one succeeds."""
     path = tmp_path / "controller.db"
-    told = list[bool]()
+    told = list[str]()
     store = await SqliteStore.open(path, told.append)
     await store.lead()
     revision = await store.save_runtime(1, RUNTIME, 0)
     with full_disk(path.with_name("controller.db-wal").stat().st_size), pytest.raises(FtError) as failure:
         await store.save_runtime(1, RUNTIME.at(Phase.DECIDING), revision)
-    assert told[-1] is False
     assert failure.value.reason is Reason.STORE_UNAVAILABLE
     assert str(path) in failure.value.message
     stored = await store.runtime(1)
     assert stored is not None
     assert (stored.record, stored.revision) == (RUNTIME, revision)
+    assert told[-1] == failure.value.message, "what was read does not show that anything can be written"
     await store.save_runtime(1, RUNTIME.at(Phase.DECIDING), revision)
+    assert told[-1] == ""
+    await store.close()
+
+
+async def test_a_full_disk_is_found_by_a_probe(tmp_path: Path) -> None:
+    path = tmp_path / "controller.db"
+    store = await SqliteStore.open(path)
+    await store.lead()
+    with full_disk(path.with_name("controller.db-wal").stat().st_size), pytest.raises(FtError) as failure:
+        await store.probe()
+    assert failure.value.reason is Reason.STORE_UNAVAILABLE
+    await store.probe()
+    await store.close()
+
+
+async def test_a_disk_that_hangs_is_waited_for_only_so_long(tmp_path: Path) -> None:
+    told = list[str]()
+    store = await SqliteStore.open(tmp_path / "controller.db", told.append, timeout_sec=0.05)
+    await store.lead()
+    go_on, hangs = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hangs.set()
+        go_on.wait()
+
+    store._thread.submit(hang)  # noqa: SLF001 - everything that touches the disk is done in this thread
+    hangs.wait()
+    with pytest.raises(FtError, match=r"no answer within 0\.05 s") as failure:
+        await store.save_runtime(1, RUNTIME, 0)
+    assert failure.value.reason is Reason.STORE_UNAVAILABLE
+    assert told[-1] == failure.value.message
+    go_on.set()
+    await store.close()
+
+
+async def test_a_file_that_cannot_be_made_or_written_is_named() -> None:
+    """In a file system that nobody can write to, whoever this runs as."""
+    assert "unable to open database file" in await open_error(Path("/proc/self/controller.db"))
+
+
+async def test_a_file_that_has_become_read_only_fails_writes_and_nothing_else(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "controller.db")
+    await store.lead()
+    revision = await store.save_runtime(1, RUNTIME, 0)
+    connection, loop = store._db, asyncio.get_running_loop()  # noqa: SLF001 - as a remount would do, seen from SQLite
+    await loop.run_in_executor(store._thread, connection.execute, "PRAGMA query_only = ON")  # noqa: SLF001
+    with pytest.raises(FtError, match="readonly") as failure:
+        await store.save_runtime(1, RUNTIME.at(Phase.DECIDING), revision)
+    assert failure.value.reason is Reason.STORE_UNAVAILABLE
+    stored = await store.runtime(1)
+    assert stored is not None
+    assert stored.revision == revision
     await store.close()
 
 

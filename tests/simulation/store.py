@@ -144,6 +144,9 @@ class SimStore:
     async def remove(self, instance_id: int) -> None:
         await self._write("remove", instance_id, None, lambda: _now(self._inner.remove(instance_id)))
 
+    async def probe(self) -> None:
+        await self._write("", 0, None, lambda: _now(self._inner.probe()))
+
     async def close(self) -> None:
         if self._renewal is not None:
             self._renewal.cancel()

@@ -24,9 +24,9 @@ _log = get_logger(__name__)
 class EtcdClient:
     """Calls one member at a time, the next one after a failure.
 
-    ``timeout_sec`` bounds every call with all its attempts; ``available`` is told how each ended. Failures are FtError
-    ``STORE_UNAVAILABLE``: a RefusedError where etcd said so; else nobody answered, and of a ``txn`` it is not known
-    whether it was done.
+    ``timeout_sec`` bounds every call with all its attempts; ``told`` is told why one failed, and with an empty text
+    that something was written. Failures are FtError ``STORE_UNAVAILABLE``: a RefusedError where etcd said so; else
+    nobody answered, and of a ``txn`` it is not known whether it was done.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class EtcdClient:
         credentials: grpc.ChannelCredentials | None = None,
         login: Login | None = None,
         timeout_sec: float = 5.0,
-        available: Callable[[bool], None] = lambda _: None,
+        told: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._members = [Member(endpoint, credentials) for endpoint in endpoints]
         self._current = 0
         self._login = login
         self._token = ""
         self._timeout_sec = timeout_sec
-        self._available = available
+        self._told = told
         self._closed = False
 
     async def range(self, request: pb.RangeRequest) -> pb.RangeResponse:
@@ -52,12 +52,16 @@ class EtcdClient:
 
     async def txn(self, request: pb.TxnRequest) -> pb.TxnResponse:
         """Compare and write; sent again only where the first member cannot have taken it."""
-        return await self._call("write", lambda member, sent: member.kv.Txn(request, **sent), once=True)
+        response = await self._call("write", lambda member, sent: member.kv.Txn(request, **sent), once=True)
+        self._told("")  # nothing else shows it: without room etcd still reads, and renews leases
+        return response
 
     async def grant(self, ttl_sec: int) -> pb.LeaseGrantResponse:
         """A new lease; one whose reply was lost ends by itself."""
         request = pb.LeaseGrantRequest(TTL=ttl_sec)
-        return await self._call("lease grant", lambda member, sent: member.lease.LeaseGrant(request, **sent))
+        granted = await self._call("lease grant", lambda member, sent: member.lease.LeaseGrant(request, **sent))
+        self._told("")
+        return granted
 
     async def revoke(self, lease_id: int) -> None:
         """End a lease and delete its keys; one that is gone is a RefusedError."""
@@ -77,9 +81,9 @@ class EtcdClient:
             ttl_sec = await self._authenticated(member, renew, timeout)
         except grpc.aio.AioRpcError as error:
             self._leave(member)
-            self._available(False)
-            raise failed("lease keepalive", member.endpoint, error) from error
-        self._available(True)
+            failure = failed("lease keepalive", member.endpoint, error)
+            self._told(failure.message)
+            raise failure from error
         return ttl_sec
 
     async def watch(self, key: bytes, revision: int) -> AsyncGenerator[pb.Event]:
@@ -135,12 +139,10 @@ class EtcdClient:
 
     async def _call(self, what: str, call: _Call[T], *, once: bool = False) -> T:
         try:
-            answer = await self._attempt(what, call, once=once)
-        except FtError:
-            self._available(False)
+            return await self._attempt(what, call, once=once)
+        except FtError as error:
+            self._told(error.message)
             raise
-        self._available(True)
-        return answer
 
     async def _attempt(self, what: str, call: _Call[T], *, once: bool) -> T:
         """Go round until a member answers; ``once`` ends with the first request that may have been taken."""

@@ -204,6 +204,18 @@ class EtcdStore:
     async def remove(self, instance_id: int) -> None:
         await self._write([delete_all(self._record(instance_id))])
 
+    async def probe(self) -> None:
+        """A write that is never carried out, for its conditions exclude each other; it leaves no revision behind.
+
+        Etcd judges it as any other: it needs a majority, and room.
+        """
+        leader = self._must_lead()
+        never = [created_at(leader.key, leader.revision), created_at(leader.key, 0)]
+        change = pb.TxnRequest(compare=never, success=[put(self._key("probe"), b"")], failure=[get(leader.key)])
+        (found,) = (await self._client.txn(change)).responses
+        if _only(found.response_range).create_revision != leader.revision:
+            raise self._lose("another one has taken over")
+
     async def _save(self, instance_id: int, kind: Kind, body: bytes, expected: int) -> int:
         key = self._record(instance_id) + kind.encode()
         return await self._write([put(key, body)], [modified_at(key, expected)])

@@ -285,6 +285,7 @@ class Instance(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     MODEL_NAME_FIELD_NUMBER: _builtins.int
     AUTOMATION_PAUSED_FIELD_NUMBER: _builtins.int
+    DEGRADED_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.int
     """Number of the instance."""
     phase: Global___Phase.ValueType
@@ -349,6 +350,12 @@ class Instance(_message.Message):
     def update_time(self) -> _timestamp_pb2.Timestamp:
         """When it last changed."""
 
+    @_builtins.property
+    def degraded(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What a recovery of the instance needs and does not work now, for people: the store, a Coordinator, a NodeManager, the
+        gateway to an engine, a source of hardware faults. Empty when all of it works.
+        """
+
     def __init__(
         self,
         *,
@@ -376,10 +383,11 @@ class Instance(_message.Message):
         update_time: _timestamp_pb2.Timestamp | None = ...,
         model_name: _builtins.str = ...,
         automation_paused: _builtins.bool = ...,
+        degraded: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["gate", b"gate", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive_dp_ranks", b"alive_dp_ranks", "automation_paused", b"automation_paused", "automation_stopped", b"automation_stopped", "can_serve", b"can_serve", "dead_committed", b"dead_committed", "dp_size", b"dp_size", "engine_statuses", b"engine_statuses", "fallback_strategy", b"fallback_strategy", "gate", b"gate", "generation", b"generation", "instance_id", b"instance_id", "job_name", b"job_name", "last_decision", b"last_decision", "last_error", b"last_error", "model_name", b"model_name", "original_dp_ranks", b"original_dp_ranks", "pending_removed_ranks", b"pending_removed_ranks", "phase", b"phase", "pods", b"pods", "request_id", b"request_id", "role", b"role", "serving_published", b"serving_published", "state", b"state", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive_dp_ranks", b"alive_dp_ranks", "automation_paused", b"automation_paused", "automation_stopped", b"automation_stopped", "can_serve", b"can_serve", "dead_committed", b"dead_committed", "degraded", b"degraded", "dp_size", b"dp_size", "engine_statuses", b"engine_statuses", "fallback_strategy", b"fallback_strategy", "gate", b"gate", "generation", b"generation", "instance_id", b"instance_id", "job_name", b"job_name", "last_decision", b"last_decision", "last_error", b"last_error", "model_name", b"model_name", "original_dp_ranks", b"original_dp_ranks", "pending_removed_ranks", b"pending_removed_ranks", "phase", b"phase", "pods", b"pods", "request_id", b"request_id", "role", b"role", "serving_published", b"serving_published", "state", b"state", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -183,7 +183,7 @@ class ScriptedStore:
     """ports.Store in front of a real one.
 
     ``script`` names a phase, "identity", "remove" or "lead", and what happens to that write. While it is ``down``
-    nothing is done, and while ``reads_fail`` no record can be read.
+    nothing is done, and while ``reads_fail`` no record can be read. ``problem`` is what is known of its writes.
     """
 
     def __init__(self, store: Store, cord: Cord) -> None:
@@ -192,6 +192,7 @@ class ScriptedStore:
         self.script: dict[Phase | str, Trouble] = {}
         self.down = False
         self.reads_fail = False
+        self.problem = ""
         self.written: list[RuntimeRecord] = []
         self.killed = asyncio.Event()
 
@@ -234,6 +235,10 @@ class ScriptedStore:
         await self._cord.passes()
         self._must_be_up(self.script.pop("remove", None) is not Trouble.NOT_WRITTEN)
         await self.real.remove(instance_id)
+
+    async def probe(self) -> None:
+        self._must_be_up()
+        await self.real.probe()
 
     async def close(self) -> None:
         await self.real.close()

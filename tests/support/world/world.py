@@ -47,6 +47,7 @@ class Observed:
     stopped: list[int] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
     published: dict[int, bool] = field(default_factory=dict)
+    degraded_by: dict[int, int] = field(default_factory=dict)
     stages: list[str] = field(default_factory=list)
     hardware_known: tuple[int, int, int] = (0, 0, 0)
     behind: list[bool] = field(default_factory=list)
@@ -61,6 +62,9 @@ class Observed:
 
     def serving(self, instance_id: int, published: bool) -> None:
         self.published[instance_id] = published
+
+    def degraded(self, instance_id: int, count: int) -> None:
+        self.degraded_by[instance_id] = count
 
     def hardware(self, adapters: int, problems: int, faults: int) -> None:
         self.hardware_known = (adapters, problems, faults)
@@ -116,6 +120,8 @@ class Controller:
                 observer=self.observed,
                 probe=self.nodes.probe,
                 connect=self.nodes.connect,
+                store_problem=lambda: self.store.problem,
+                degraded=lambda: [self.store.problem] if self.store.problem else [],
             )
         )
 

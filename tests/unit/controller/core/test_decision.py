@@ -341,3 +341,26 @@ def test_time_alone_only_turns_waiting_into_reconfiguration(snapshot: Snapshot, 
 def test_nothing_is_done_to_an_instance_without_evidence(snapshot: Snapshot, now: float) -> None:
     healthy = replace(snapshot, unhealthy=frozenset(), dead=frozenset(), hardware=Correlation())
     assert decide(healthy, now).action is Action.NONE
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "action"),
+    [
+        (COMPLETE, Action.DP_SCALE_DOWN),
+        (
+            replace(COMPLETE, scale_down_enabled=False, enabled=frozenset({Action.ENGINE_RELAUNCH})),
+            Action.ENGINE_RELAUNCH,
+        ),
+        (replace(CALM, missing=frozenset({"a"}), stoppable=frozenset({"b"}), in_service=False), Action.PARTIAL_LOSS),
+    ],
+)
+def test_what_needs_the_store_waits_for_it(snapshot: Snapshot, action: Action) -> None:
+    decision = decide(snapshot, 100)
+    assert decision.action is action
+    why = f"{action} waits for the store, no room; {decision.reason}"
+    assert decide(replace(snapshot, store_problem="no room"), 100) == replace(decision, action=Action.WAIT, reason=why)
+
+
+@pytest.mark.parametrize("snapshot", [CALM, faulty({0, 1, 2, 3}, set()), faulty(set(), {0, 1, 2, 3})])
+def test_what_writes_nothing_or_withdraws_first_does_not_wait_for_the_store(snapshot: Snapshot) -> None:
+    assert decide(replace(snapshot, store_problem="no room"), 100) == decide(snapshot, 100)

@@ -67,6 +67,30 @@ async def test_a_write_after_the_commit_is_repeated_until_it_is_made(phase: Phas
         assert world.stops == []
 
 
+async def test_no_transaction_begins_while_the_store_cannot_be_written() -> None:
+    """It waits, says so, and begins as soon as the store can be written again."""
+    async with World(*TWO_PODS) as world:
+        await world.serve()
+        world.store.problem = "the disk is full"
+        await world.lose(1)
+        await world.until(lambda: world.status().last_decision.startswith("wait: dp_scale_down waits for the store"))
+        assert world.status().degraded == ("the disk is full",)
+        assert world.observed.degraded_by == {1: 1}
+        assert "the store cannot be written: the disk is full" in world.manager.explain(1).blockers
+        await asyncio.sleep(20)
+        assert world.controller.started == []
+        assert world.calls("guard") == []
+        assert world.can_serve()
+        world.store.problem = ""
+        began = world.clock.now()
+        world.manager.look_again()
+        await world.until(lambda: world.controller.started == ["dp_scale_down"])
+        assert world.clock.now() - began < 1, "long before it would have looked by itself"
+        await world.until(lambda: world.status().dead_committed == (1,) and world.can_serve())
+        assert world.status().degraded == ()
+        assert world.observed.degraded_by == {1: 0}
+
+
 async def test_a_store_that_is_away_stops_nobody_and_withdraws_until_it_is_back() -> None:
     async with World(*TWO_PODS) as world:
         await world.serve()
