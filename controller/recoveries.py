@@ -60,7 +60,7 @@ def recoveries(
     def partial_loss(case: Case) -> Strategy:
         generation = case.runtime.record.generation
         command = Command(case.spec.instance_id, case.spec.request_id, epoch(), generation)
-        return PartialLoss(command, case.stoppable, case.reason, nodes)
+        return PartialLoss(command, case.dissolve, case.reason, nodes, retry_interval=settings.limits.poll_interval)
 
     def engine_relaunch(case: Case) -> Strategy:
         return EngineRelaunch(

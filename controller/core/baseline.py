@@ -38,7 +38,7 @@ def isolates(snapshot: Snapshot) -> bool:
     """
     if snapshot.dissolved:
         return True
-    if snapshot.scale_down_enabled:
+    if snapshot.scale_down_enabled and snapshot.strategy != Action.SCALE_P2D:
         return bool(uncorrelated(snapshot))
     return bool(snapshot.hardware.standing(snapshot.active))
 
@@ -80,11 +80,15 @@ def partial_loss(snapshot: Snapshot) -> Decision | None:
 
 
 def dissolved(snapshot: Snapshot, now: float) -> Decision | None:
-    """Pods were stopped for the loss of others: the rest follows when it comes back, and nothing else starts."""
+    """Pods were stopped for the loss of others: the rest follows when it comes back, and nothing else starts.
+
+    After a restart of the Controller that is everybody who comes: whom the Stop has reached is not known any more.
+    """
     if not snapshot.dissolved:
         return None
     why = "pods were stopped for the loss of others; they come back as another instance"
-    return partial_loss(snapshot) or Decision(Action.NONE, why, "loss")
+    action = Action.PARTIAL_LOSS if snapshot.stoppable else Action.NONE
+    return Decision(action, why, "loss")
 
 
 ROWS: tuple[Row, ...] = (hardware, engines, well)

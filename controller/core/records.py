@@ -41,7 +41,8 @@ class IdentityRecord:
 
     ``baseline`` are ranks that had faults by then, ``hardware_baseline`` hardware faults that were there;
     ``hardware_spent`` came later, and what they ask for at their level was done. ``paused`` says by whom automation is
-    paused and why, empty when it is not: a failover must not surprise who works on the instance.
+    paused and why, empty when it is not: a failover must not surprise who works on the instance. ``isolated``: nobody
+    may be routed to it; ``dissolved``: pods of it are stopped for the loss of others. No Controller publishes either.
     """
 
     instance_id: int
@@ -57,3 +58,5 @@ class IdentityRecord:
     hardware_baseline: tuple[FaultKey, ...] = ()
     hardware_spent: tuple[tuple[FaultKey, FaultLevel], ...] = ()
     paused: str = ""
+    isolated: bool = False
+    dissolved: bool = False

@@ -36,6 +36,11 @@ class Concerns:
         return frozenset(pod.node_name for pod in self._pods if pod.node_name)
 
     @property
+    def heard(self) -> bool:
+        """What is known of the instance's nodes is all that there is."""
+        return self._desk.heard(self._nodes)
+
+    @property
     def problems(self) -> str:
         """Why what is known of the instance's nodes may be incomplete; empty when there is no reason."""
         return self._desk.problems(self._nodes)

@@ -171,6 +171,11 @@ class HardwareDesk:
             if not self._watchers[node]:
                 del self._watchers[node]
 
+    def heard(self, nodes: frozenset[str]) -> bool:
+        """Of each of these nodes an adapter that is there has told everything."""
+        there = [adapter for adapter in self._adapters.values() if adapter.connected]
+        return all(any(adapter.denies(node) for adapter in there) for node in nodes)
+
     def problems(self, nodes: frozenset[str]) -> str:
         """Why what is known of these nodes may be incomplete, for people; empty when there is no reason."""
         return "; ".join(text for adapter in self._adapters.values() for text in adapter.problems(nodes))

@@ -94,7 +94,6 @@ def _held(actor: "InstanceActor") -> Iterator[str]:
 
 def case_of(actor: "InstanceActor", runtime: FtRuntime, reason: str) -> Case:
     """For one strategy."""
-    stoppable = actor.life.stoppable(actor.env.clock.now())
     return Case(
         _spec_of(actor, runtime),
         reason,
@@ -103,7 +102,7 @@ def case_of(actor: "InstanceActor", runtime: FtRuntime, reason: str) -> Case:
         engines=actor,
         recovered=lambda: actor.until(lambda: actor.well),
         spare=actor.spare_prefill,
-        stoppable=tuple(pod.registration.node_manager_address for pod in stoppable),
+        dissolve=actor.dissolve,
     )
 
 

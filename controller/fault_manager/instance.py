@@ -5,7 +5,7 @@ decides, and starts or reaps a strategy. It sleeps until the next report or the 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,6 +20,7 @@ from controller.core.ports import Stored
 from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.core.reports import Directive, Hello, Report, Welcome
 from controller.core.serving import ServingInstance, project
+from controller.core.snapshot import Action
 from controller.core.status import InstanceState
 from controller.core.topology import with_engines
 from controller.fault_manager.concerns import Concerns
@@ -27,6 +28,7 @@ from controller.fault_manager.environment import Environment
 from controller.fault_manager.hardware import HardwareDesk
 from controller.fault_manager.identity import StoredIdentity
 from controller.fault_manager.intake import take
+from controller.fault_manager.isolation import Isolation
 from controller.fault_manager.life import Life
 from controller.fault_manager.pods import Pods, Send, Session
 from controller.fault_manager.recovery import Recovery
@@ -66,6 +68,7 @@ class InstanceActor:
         self.evidence = Evidence()
         self.hardware = Concerns(desk, env.settings, self._hardware_changed)
         self.life = Life(self)
+        self.isolation = Isolation(self)
         self.superseded = False
         self.replaced = asyncio.Event()
         self._tasks = Tasks(f"instance-{instance_id}")
@@ -143,7 +146,8 @@ class InstanceActor:
         self.hardware.restore(identity)
         self.recovery.paused = identity.paused
         self.hardware.follow(self.registrations)
-        self.life.restored(now)
+        self.life.restored(now, dissolved=identity.dissolved)
+        self.isolation.restored(identity, now)
         phase = runtime.record.phase
         self.runtime.show(withdrawn=phase not in STABLE)
         if phase in INTERRUPTED or phase is Phase.RECONFIGURING:
@@ -228,6 +232,12 @@ class InstanceActor:
             lambda identity: replace(identity, pods=tuple(with_engines(pod, engines) for pod in identity.pods))
         )
 
+    async def dissolve(self) -> Sequence[str]:
+        """``Case.dissolve``: until the strategy has ended, what is stored is its own."""
+        await self._stored.change(lambda identity: replace(identity, dissolved=True))
+        self.isolation.settle()
+        return self.life.dissolve(self.env.clock.now())
+
     def supersede(self) -> None:
         """A newer instance of the job is READY."""
         self.superseded = True
@@ -273,7 +283,7 @@ class InstanceActor:
         if self.identity is None or self.runtime is None:
             return None
         record = self.runtime.record
-        withdrawn = self.runtime.volatile.withdrawn or self.superseded or self.recovery.isolated
+        withdrawn = self.runtime.volatile.withdrawn or self.superseded or self.isolation.held
         identity = replace(self.identity, pods=self.registrations)
         return project(identity, record.phase, record.dead_committed, withdrawn=withdrawn, paused=self.life.resting)
 
@@ -337,9 +347,9 @@ class InstanceActor:
         if self.identity is not None and not self.identity.ready:
             await self._become_ready(self.identity)
         if self.runtime is not None and self.identity is not None:
-            await self.settle_identity()
-            await self.recovery.settle(self.runtime)
             self.life.watch(now)
+            await self.isolation.follow(now)
+            await self.recovery.settle(self.runtime)
             if self.life.settled(now):
                 self._correlate()
                 self.recovery.decide(self.runtime, now)
@@ -349,7 +359,8 @@ class InstanceActor:
         return self._look_again(now)
 
     def _look_again(self, now: float) -> float:
-        times = [now + self.env.settings.strategy_center_check_interval, *self.life.times()]
+        times = [now + self.env.settings.strategy_center_check_interval, self.isolation.doubted_until]
+        times += self.life.times()
         if self.recovery.decision is not None and self.recovery.decision.look_again is not None:
             times.append(self.recovery.decision.look_again)
         return min(at for at in times if at > now)
@@ -372,6 +383,8 @@ class InstanceActor:
             hardware_baseline=self.hardware.baseline,
             hardware_spent=self.hardware.spent,
             paused=self.recovery.paused,
+            isolated=self.isolation.asked,
+            dissolved=identity.dissolved if self.recovery.strategy == Action.PARTIAL_LOSS else self.life.dissolved,
         )
 
     async def _become_ready(self, identity: IdentityRecord) -> None:

@@ -27,11 +27,14 @@ class Life:
         self._incomplete_since: float | None = None
         self._told: dict[str, str] = {}
         self._dissolved_at: float | None = None
+        self._obeyed = False
 
-    def restored(self, now: float) -> None:
+    def restored(self, now: float, *, dissolved: bool) -> None:
         """The Controller has started again: INACTIVE until the pods are heard, and nobody is missed before the TTL."""
         self.state = InstanceState.INACTIVE
         self.hold_until = now + self._settings.heartbeat_ttl
+        if dissolved:
+            self.told(now, obeyed=True)
 
     def unheard(self, now: float) -> list[PodLiveness]:
         """After a restart: pods that are needed and whose Snapshot is awaited, for up to one TTL."""
@@ -85,13 +88,17 @@ class Life:
         met = (pod for pod in self._needed() if pod.incarnation and not self._lost(pod, now))
         return [pod for pod in met if not self._was_told(pod)]
 
-    def told(self, now: float) -> None:
-        """Who is there is told to stop, once for this loss."""
-        self._told |= {pod.registration.pod_uid: pod.incarnation for pod in self.stoppable(now)}
-
-    def dissolve(self, now: float) -> None:
-        """Somebody has obeyed."""
+    def dissolve(self, now: float) -> list[str]:
+        """Who is there is told to stop, once for this loss: returns their addresses."""
+        pods = self.stoppable(now)
+        self._told |= {pod.registration.pod_uid: pod.incarnation for pod in pods}
         self._dissolved_at = now
+        return [pod.registration.node_manager_address for pod in pods]
+
+    def told(self, now: float, *, obeyed: bool) -> None:
+        """They have answered; when nobody has ever obeyed nothing has happened."""
+        if obeyed or not self._obeyed:
+            self._obeyed, self._dissolved_at = obeyed, now if obeyed else None
 
     def lets_go(self, pod: PodLiveness) -> bool:
         """The pod was told to stop: when it starts anew it belongs to another instance."""

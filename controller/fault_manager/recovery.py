@@ -41,7 +41,6 @@ class Recovery:
         self.decision: Decision | None = None
         self.tried: frozenset[Action] = frozenset()
         self.fallback_due: Failure | None = None
-        self.isolated = False
         self.ordered: Failure | None = None
         self.paused = ""
         self.automation_stopped = False
@@ -102,9 +101,9 @@ class Recovery:
         actor.note(*of_evidence(known, actor.evidence))
         if result.outcome is not Outcome.CANCELLED:
             actor.hardware.carried_out(faults_of(name, actor.hardware.correlation, actor.active) or ())
+        if name == Action.PARTIAL_LOSS:
+            actor.life.told(now, obeyed=result.outcome is Outcome.SUCCEEDED)
         if result.outcome is Outcome.SUCCEEDED:
-            if name == Action.PARTIAL_LOSS:
-                actor.life.dissolve(now)
             actor.evidence = forget(actor.evidence, result.removed, now)
         elif result.outcome is Outcome.FAILED:
             self._failed(name, result.failure)
@@ -172,8 +171,6 @@ class Recovery:
             self._reconfigure(runtime, Failure(FailureCode.RECONFIGURATION_REQUIRED, decision.reason))
         elif decision.action not in PASSIVE:
             self._launch(decision.action, runtime, decision.reason)
-            if decision.action is Action.PARTIAL_LOSS:
-                self._actor.life.told(now)
 
     @property
     def due(self) -> Failure | None:
@@ -185,9 +182,6 @@ class Recovery:
 
     def _note(self, decision: Decision, snapshot: Snapshot) -> None:
         last, self.decision = self.decision, decision
-        if decision.isolate is not self.isolated:
-            self.isolated = decision.isolate
-            self._actor.env.publisher.update(self._actor.instance_id)
         if last is not None and replace(decision, look_again=last.look_again) == last:
             return
         log.info(

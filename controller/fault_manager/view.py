@@ -55,7 +55,7 @@ def _decision(actor: "InstanceActor") -> str:
     decision = actor.recovery.decision
     if decision is None:
         return ""
-    isolated = " [isolated]" if decision.isolate else ""
+    isolated = " [isolated]" if actor.isolation.held else ""
     unsure = f" [hardware evidence is degraded: {problems}]" if (problems := actor.hardware.problems) else ""
     return f"{decision.action}: {decision.reason}{isolated}{unsure}"
 

@@ -1,28 +1,40 @@
 """Some pods of an instance are gone: the others cannot serve without them and are stopped (recovery.md section 4)."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from controller.core.outcome import Outcome
 from controller.core.ports import NodeManagers, StrategyResult
 from motor_ft.model.command import Command
 from motor_ft.model.engine import EvidenceSource
-from motor_ft.model.errors import FtError
+from motor_ft.model.errors import FtError, Reason
 from motor_ft.wire.log import get_logger
 
 log = get_logger(__name__)
 
 
 class PartialLoss:
-    """One Stop to each of ``addresses``, best effort: who does not obey is left to the instance's end."""
+    """One Stop to each address that ``dissolve`` returns, best effort: who does not obey is left to the instance's end.
+
+    That the instance dissolves is durable before: else the next Controller would serve what is left of it.
+    """
 
     name = "partial_loss"
 
-    def __init__(self, command: Command, addresses: Sequence[str], reason: str, nodes: NodeManagers) -> None:
+    def __init__(
+        self,
+        command: Command,
+        dissolve: Callable[[], Awaitable[Sequence[str]]],
+        reason: str,
+        nodes: NodeManagers,
+        *,
+        retry_interval: float,
+    ) -> None:
         self._command = command
-        self._addresses = addresses
+        self._dissolve = dissolve
         self._reason = reason
         self._nodes = nodes
+        self._retry_interval = retry_interval
 
     def died(self, rank: int, source: EvidenceSource) -> None:
         """Everything is stopped anyway."""
@@ -32,7 +44,15 @@ class PartialLoss:
 
     async def execute(self) -> StrategyResult:
         """CANCELLED when nobody is known to have stopped: the others may come back, and nothing has happened."""
-        stopped = await asyncio.gather(*map(self._stopped, self._addresses))
+        try:
+            addresses = await self._dissolve()
+        except FtError as error:
+            if error.reason is Reason.NOT_LEADER:
+                raise
+            log.error("nobody is stopped before that is stored", error=str(error))
+            await asyncio.sleep(self._retry_interval)
+            return StrategyResult(Outcome.CANCELLED)
+        stopped = await asyncio.gather(*map(self._stopped, addresses))
         return StrategyResult(Outcome.SUCCEEDED if any(stopped) else Outcome.CANCELLED)
 
     async def _stopped(self, address: str) -> bool:

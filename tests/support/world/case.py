@@ -1,7 +1,7 @@
 """The case of a strategy that a test starts itself."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from controller.core.case import Case
 from controller.core.ports import Runtime
@@ -21,4 +21,8 @@ class NoEngines:
 def bare_case(spec: Spec, runtime: Runtime, replaced: Callable[[], Awaitable[object]] | None = None) -> Case:
     """Nothing recovers by itself, and there is no prefill instance."""
     never = asyncio.Event().wait
-    return Case(spec, "a test says so", runtime, replaced or never, NoEngines(), never, lambda: None)
+
+    async def dissolve() -> Sequence[str]:
+        raise AssertionError("nobody is to be stopped for the loss of others")
+
+    return Case(spec, "a test says so", runtime, replaced or never, NoEngines(), never, lambda: None, dissolve)

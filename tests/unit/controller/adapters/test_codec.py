@@ -51,10 +51,10 @@ def test_a_damaged_body_is_unreadable_never_guessed(body: bytes) -> None:
         decode(body, RuntimeRecord)
 
 
-def test_an_identity_of_an_older_controller_has_no_hardware_baseline_and_is_not_paused() -> None:
+def test_an_identity_of_an_older_controller_has_no_hardware_baseline_and_is_neither_paused_nor_isolated() -> None:
     identity = IdentityRecord(7, "job", "model", "vllm", Role.UNION, 1, 1, (), ready=True, baseline=(0,))
     stored = json.loads(encode(identity))
-    for newer in ("hardware_baseline", "paused"):
+    for newer in ("hardware_baseline", "paused", "isolated", "dissolved"):
         del stored["record"][newer]
     assert decode(json.dumps(stored).encode(), IdentityRecord) == identity
 

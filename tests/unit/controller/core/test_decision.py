@@ -107,7 +107,7 @@ def test_row_00_a_strategy_that_waits_for_hardware_ends_with_the_fault(strategy:
     """Other strategies are about engines."""
     running = replace(COMPLETE, strategy=strategy)
     standing = decide(replace(running, hardware=hardware(fault)), 100)
-    assert standing == Decision(Action.NONE, f"strategy {strategy} runs", "00")
+    assert standing == Decision(Action.NONE, f"strategy {strategy} runs", "00", isolate=strategy == "scale_p2d")
     over = decide(running, 100)
     if strategy == "dp_scale_down":
         assert over == standing

@@ -126,6 +126,7 @@ async def test_a_controller_that_ends_while_it_waits_begins_anew() -> None:
         assert {record.phase for record in world.store.written} == {Phase.NORMAL}
         await world.kill()
         await world.restart()
+        await FakeAdapter(world).connect()
         await world.until(lambda: world.can_serve(1))
         assert world.stops == []
 
