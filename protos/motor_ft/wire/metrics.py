@@ -1,9 +1,18 @@
 """RPC metrics, and the HTTP server for them and for probes."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 
 from motor_ft.model.errors import Reason
 from motor_ft.wire.http import HttpServer
@@ -42,7 +51,10 @@ class RpcMetrics:
 class MetricsServer(HttpServer):
     """``/metrics``, ``/healthz`` (the loop turns) and ``/readyz``.
 
+
     ``unready`` says why the process cannot do its work, empty when it can; ``degraded`` what does not work meanwhile.
+    Beside what the registry has ``/metrics`` tells memory, file descriptors and CPU of the process (``process_…``), and
+    the tasks of its loop.
     """
 
     def __init__(
@@ -55,6 +67,9 @@ class MetricsServer(HttpServer):
         self._registry = registry
         self._unready = unready
         self._degraded = degraded
+        ProcessCollector(registry=registry)
+        tasks = Gauge("motor_ft_asyncio_tasks", "Tasks of the event loop that have not ended.", registry=registry)
+        tasks.set_function(lambda: len(asyncio.all_tasks()))
         app = web.Application()
         app.add_routes(
             [

@@ -1,5 +1,7 @@
 """Metrics and probes over HTTP."""
 
+import asyncio
+
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
@@ -36,6 +38,30 @@ async def test_metrics_and_probes_are_served() -> None:
     assert 'motor_ft_refusals_total{reason="GUARD_HELD"} 1.0' in text
     assert 'motor_ft_refusals_total{reason="GUARD_EXPIRED"} 0.0' in text
     assert 'motor_ft_rpc_seconds_count{method="Method",service="service"} 1.0' in text
+
+
+async def test_memory_descriptors_and_tasks_of_the_process_are_served() -> None:
+    """One more task is seen as one more, and as one less when it has ended: a leak shows."""
+    server = MetricsServer("127.0.0.1:0", CollectorRegistry())
+    async with aiohttp.ClientSession() as session:  # one connection: each has a task of the server
+        url = f"http://127.0.0.1:{await server.start()}/metrics"
+
+        async def values() -> dict[str, float]:
+            async with session.get(url) as response:
+                lines = [line for line in (await response.text()).splitlines() if not line.startswith("#")]
+            return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+        before = await values()
+        task = asyncio.create_task(asyncio.Event().wait())
+        during = await values()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        after = await values()
+    await server.stop()
+    tasks = [each["motor_ft_asyncio_tasks"] for each in (before, during, after)]
+    assert tasks == [tasks[0], tasks[0] + 1, tasks[0]]
+    assert before["process_resident_memory_bytes"] > 0
+    assert before["process_open_fds"] > 0
 
 
 async def test_an_address_that_is_taken_is_named() -> None:

@@ -30,7 +30,7 @@ class Cluster(Deployment):
 
     def __init__(self, folder: Path, shape: Shape | None = None, *others: Shape) -> None:
         shape = shape or Shape()
-        self.rest_port, self.gateway_metrics_port = free_ports(2)
+        self.rest_port, self.gateway_metrics_port, *self._coordinator_ports = free_ports(4)
         self.metrics_ports = free_ports(shape.controllers)
         site = Site(folder, free_ports(shape.controllers))
         super().__init__(site, shape)
@@ -39,6 +39,8 @@ class Cluster(Deployment):
         self.faults = site.faults
         self.note = site.note
         self.controllers: dict[int, Running] = {}
+        self.gateway: Running | None = None
+        self.coordinator: Running | None = None
         self.coordinator_proxy: CutProxy | None = None
         self.coordinator_url = ""
         self.coordinator_admin = ""
@@ -94,9 +96,7 @@ class Cluster(Deployment):
         await self.site.open()
         for deployment in self.deployments:
             await deployment.launch_engine_group()
-        coordinator = await self.site.run("coordinator", "tests.support.coordinator", "--engine-timeout=5")
-        ready = await coordinator.line(r"coordinator=(\S+) admin=(\S+)")
-        self.coordinator_url, self.coordinator_admin = ready[1], ready[2]
+        await self.start_coordinator()
         if self.shape.proxied_coordinator:
             port = int(self.coordinator_url.rpartition(":")[2])
             self.coordinator_proxy = await self.site.stack.enter_async_context(CutProxy("127.0.0.1", port))
@@ -105,6 +105,14 @@ class Cluster(Deployment):
             await self.start_standby(number)
         for deployment in self.deployments:
             await deployment.launch_pods()
+
+    async def start_coordinator(self) -> None:
+        """Start the Coordinator, for the first time or again on its ports, when it has forgotten everything."""
+        port, admin = self._coordinator_ports
+        flags = [f"--port={port}", f"--admin-port={admin}", "--engine-timeout=5"]
+        self.coordinator = await self.site.run("coordinator", "tests.support.coordinator", *flags)
+        ready = await self.coordinator.line(r"coordinator=(\S+) admin=(\S+)")
+        self.coordinator_url, self.coordinator_admin = ready[1], ready[2]
 
     async def start_controller(self) -> None:
         """Start the Controller, for the first time or again; returns when it leads."""
@@ -146,7 +154,7 @@ class Cluster(Deployment):
         return {"kind": "etcd", "etcd": etcd}
 
     async def start_gateway(self) -> None:
-        """Start the REST gateway beside the Controller; returns when it answers."""
+        """Start the REST gateway beside the Controller, for the first time or again; returns when it answers."""
         rest = self.site.write(
             "gateway.toml",
             {
@@ -155,8 +163,8 @@ class Cluster(Deployment):
                 "metrics_listen": f"127.0.0.1:{self.gateway_metrics_port}",
             },
         )
-        gateway = await self.site.run("gateway", "gateway", "rest", "--config", str(rest))
-        await gateway.line("serving REST")
+        self.gateway = await self.site.run("gateway", "gateway", "rest", "--config", str(rest))
+        await self.gateway.line("serving REST")
 
     async def kill_controller(self) -> None:
         """SIGKILL, as a crash."""
@@ -170,9 +178,9 @@ class Cluster(Deployment):
 
     # --- look ---
 
-    async def views(self) -> list[dict[str, Any]]:
-        """Every view that the Coordinator received."""
-        async with self.http.get(f"{self.coordinator_admin}/_fake/views") as response:
+    async def views(self, after: float = 0) -> list[dict[str, Any]]:
+        """Every view that the Coordinator received, ``after`` a wall clock."""
+        async with self.http.get(f"{self.coordinator_admin}/_fake/views?after={after}") as response:
             return list(await response.json())
 
     async def rest(self, path: str) -> Any:

@@ -33,7 +33,7 @@ class Hardware:
         self._broken: dict[int, list[str]] = {
             node: [] for deployment in cluster.deployments for node in range(len(deployment.shape.pods))
         }
-        self._metrics_port = free_port()
+        self.metrics_port = free_port()
 
     async def __aenter__(self) -> Self:
         await self.kubernetes.start()
@@ -59,7 +59,7 @@ class Hardware:
             "controllers": [f"127.0.0.1:{site.controller_port}"],
             "state_dir": site.folder / "mindcluster",
             "reporter_id": "adapter",
-            "metrics_listen": f"127.0.0.1:{self._metrics_port}",
+            "metrics_listen": f"127.0.0.1:{self.metrics_port}",
             "kubernetes": {"server": self.kubernetes.url},
             "clusterd": {"address": self.clusterd.address, "query_interval_sec": 1.0},
         }
@@ -73,7 +73,7 @@ class Hardware:
 
     async def _works(self) -> bool:
         try:
-            async with self._cluster.http.get(f"http://127.0.0.1:{self._metrics_port}/readyz") as response:
+            async with self._cluster.http.get(f"http://127.0.0.1:{self.metrics_port}/readyz") as response:
                 return response.status == 200
         except OSError:
             return False

@@ -234,8 +234,9 @@ class FakeCoordinator:
 
     # Routes for tests
 
-    async def _serve_views(self, _: web.Request) -> web.Response:
-        return web.json_response([asdict(record) for record in self.views])
+    async def _serve_views(self, request: web.Request) -> web.Response:
+        after = float(request.query.get("after", 0))
+        return web.json_response([asdict(record) for record in self.views if record.at > after])
 
     async def _serve_completions(self, _: web.Request) -> web.Response:
         return web.json_response([asdict(record) for record in self.completions])
