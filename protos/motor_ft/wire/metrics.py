@@ -51,7 +51,6 @@ class RpcMetrics:
 class MetricsServer(HttpServer):
     """``/metrics``, ``/healthz`` (the loop turns) and ``/readyz``.
 
-
     ``unready`` says why the process cannot do its work, empty when it can; ``degraded`` what does not work meanwhile.
     Beside what the registry has ``/metrics`` tells memory, file descriptors and CPU of the process (``process_…``), and
     the tasks of its loop.
