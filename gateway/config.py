@@ -34,8 +34,8 @@ class EngineGatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """The engines of one pod."""
 
     engines: Annotated[tuple[EngineAddress, ...], Meta(min_length=1)]
-    dialect: Literal["auto", "vllm_v1", "vllm_0_33", "vllm_no_ft"] = "auto"
-    """``auto``: asked of every engine by reading both status paths; ``vllm_no_ft``: started without them."""
+    dialect: Literal["auto", "vllm_v1", "vllm_0_33", "vllm_no_ft", "sglang"] = "auto"
+    """``auto``: vLLM's, asked of every engine by reading both status paths; ``vllm_no_ft``: started without them."""
     token_file: str = ""
     """File with the engines' API key; empty when they have none."""
     request_timeout_sec: Seconds = 4.0

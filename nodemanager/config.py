@@ -14,7 +14,7 @@ from nodemanager.supervisor import EngineSpec
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Natural = Annotated[int, Meta(ge=0, lt=2**31)]
 Size = Annotated[int, Meta(ge=1, lt=2**31)]
-Dialect = Literal["auto", "vllm_v1", "vllm_0_33", "vllm_no_ft"]
+Dialect = Literal["auto", "vllm_v1", "vllm_0_33", "vllm_no_ft", "sglang"]
 Name = Annotated[str, Meta(min_length=1)]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
@@ -154,6 +154,10 @@ class NodeManagerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         ranks = [engine.rank for engine in self.engines]
         check(len(set(ranks)) == len(ranks), "engines", f"must name each rank once, not {ranks}")
         check(max(ranks) < self.dp_size, "engines", f"ranks {ranks} must be below dp_size {self.dp_size}")
+        if self.capability and not self.gateway.address:
+            stated, spoken = self.capability.dialect, self.gateway.dialect
+            same = (stated == "sglang") == (spoken == "sglang")
+            check(same, "capability.dialect", f"is {stated!r}, but gateway.dialect is {spoken!r}")
         check(self.store_port.base + self.dp_size <= 65536, "store_port.base", "plus dp_size is no port")
         for key in ("listen", "advertise", "rest_listen", "metrics_listen"):
             if address := getattr(self, key):

@@ -21,12 +21,16 @@ class GateReason(StrEnum):
     NO_SURVIVOR = "NO_SURVIVOR"
     CAPABILITY_MISSING = "CAPABILITY_MISSING"
     CAPABILITY_MISMATCH = "CAPABILITY_MISMATCH"
+    DIALECT_CLOSED = "DIALECT_CLOSED"
 
 
 REMOVAL = frozenset(
     {GateReason.ENGINE_SCALE_DOWN_UNSUPPORTED, GateReason.EPLB_REQUIRED, GateReason.EXPERT_REDUNDANCY_REQUIRED}
 )
 """Reasons against removing a rank; a retry, which keeps all of them, is possible in spite of these."""
+
+_CLOSED = frozenset({"sglang"})
+"""Dialects that are only read: whatever their capability says, nothing is ordered by itself (docs/adr/0005)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,5 +79,6 @@ def _against(capability: FtCapability) -> set[GateReason]:
         GateReason.AUTO_RECOVERY_CONFLICT: not capability.auto_recovery,
         GateReason.EPLB_REQUIRED: capability.eplb,
         GateReason.EXPERT_REDUNDANCY_REQUIRED: capability.num_redundant_experts > 0,
+        GateReason.DIALECT_CLOSED: capability.dialect not in _CLOSED,
     }
     return {reason for reason, satisfied in checks.items() if not satisfied}

@@ -4,7 +4,7 @@ import msgspec
 
 from gateway.engines.client import EngineHttp, NotSentError, UnansweredError
 from gateway.engines.dialect import Reply, UnreadableError
-from gateway.engines.vllm import refusal_text
+from gateway.engines.replies import refusal_text
 from motor_ft.model.engine import ProbeOutcome, Problem
 from motor_ft.wire.decoding import NOT_JSON
 

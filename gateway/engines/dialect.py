@@ -34,6 +34,8 @@ class Order:
     removed: tuple[int, ...] = ()
     dp_master_ip: str = ""
     dp_store_port: int = 0
+    retired: tuple[int, ...] = ()
+    """Those of ``removed`` that an earlier order has removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,10 @@ class Dialect(Protocol):
     @property
     def instructions(self) -> frozenset[Instruction]:
         """What the engine knows; everything else is refused here and never sent."""
+
+    @property
+    def one_server(self) -> bool:
+        """Whether one server answers for all ranks of the instance; an order goes to it once, whoever it is for."""
 
     @property
     def status_path(self) -> str:

@@ -5,14 +5,16 @@ from http import HTTPStatus
 
 from gateway.engines.client import EngineHttp
 from gateway.engines.dialect import Dialect, UnreadableError
+from gateway.engines.sglang import Sglang
 from gateway.engines.vllm_0_33 import Vllm033
 from gateway.engines.vllm_no_ft import VllmNoFt
 from gateway.engines.vllm_v1 import VllmV1
 from motor_ft.model.engine import Problem
 
 DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (VllmV1(), Vllm033())}
-CONFIGURABLE: Mapping[str, Dialect] = {**DIALECTS, VllmNoFt.name: VllmNoFt()}
-"""One that is not found out: routes that are missing may as well be a mistake, which must fail closed."""
+CONFIGURABLE: Mapping[str, Dialect] = {**DIALECTS, VllmNoFt.name: VllmNoFt(), Sglang.name: Sglang()}
+"""Two are not found out: routes that are missing may as well be a mistake, which must fail closed, and SGLang has those
+of ``vllm_v1``: taken for that it cannot be read, for it answers about all ranks."""
 
 
 async def detect(http: EngineHttp, url: str, timeout: float) -> Dialect:

@@ -21,6 +21,7 @@ class Target:
 class Engine:
     """The engine of one rank behind ``url``; ``dialect`` None means that it is found out.
 
+    ``server`` is the same for all ranks that one server answers for.
     ``counter`` numbers the readings; it only grows, so within every incarnation a larger one is later.
     """
 
@@ -29,6 +30,7 @@ class Engine:
     ) -> None:
         self.rank = rank
         self.url = url
+        self.server: str | int = url if dialect is not None and dialect.one_server else rank
         self.incarnation: str | None = None
         self.counter = first
         self._http = http

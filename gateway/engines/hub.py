@@ -8,7 +8,7 @@ from functools import partial
 
 from gateway.engines.client import EngineHttp, NotSentError
 from gateway.engines.completion import probe
-from gateway.engines.dialect import Dialect, Order, UnreadableError
+from gateway.engines.dialect import Dialect, Order, UnreadableError, Verdict
 from gateway.engines.engine import Engine, Target
 from gateway.engines.fence import Fence
 from gateway.engines.poller import Poller, Watch
@@ -66,7 +66,7 @@ class EngineHub:
         self._tasks = Tasks("engines")
         self._engines = {rank: Engine(rank, url, http, dialect, metrics, first) for rank, url in engines.items()}
         self._pollers = {rank: Poller(engine, self._tasks) for rank, engine in self._engines.items()}
-        self._sent: dict[tuple[str, int], asyncio.Task[RankOutcome]] = {}
+        self._sent: dict[tuple[str, str | int], asyncio.Task[dict[int, RankOutcome]]] = {}
 
     async def observe(self, targets: Iterable[Target], timeout: float) -> tuple[EngineObservation, ...]:
         """Read engines anew and at the same time, within ``timeout`` seconds; watchers learn of it too."""
@@ -90,13 +90,14 @@ class EngineHub:
                 poller.leave(watch)
 
     async def apply(self, apply: Apply) -> tuple[RankOutcome, ...]:
-        """Give the order to all targets at the same time, and to each at most once per request id.
+        """Give the order to all targets at the same time, and to each server at most once per request id.
 
         A caller that is cancelled does not stop what has begun; with the same id it learns the first outcome.
         """
         self._known(apply.targets)
-        tasks = [self._once(apply, target) for target in apply.targets]
-        return tuple(await asyncio.gather(*(asyncio.shield(task) for task in tasks)))
+        tasks = [self._once(apply, self._engines[target.rank].server) for target in apply.targets]
+        answers = await asyncio.gather(*(asyncio.shield(task) for task in tasks))
+        return tuple(answer[target.rank] for answer, target in zip(answers, apply.targets, strict=True))
 
     async def probe_completion(self, target: Target, timeout: float) -> tuple[ProbeOutcome, str]:
         """Ask one engine for one token; returns a text for people too. ``timeout`` in seconds for each request."""
@@ -111,43 +112,47 @@ class EngineHub:
         await self._tasks.close()
         await self._http.close()
 
-    def _once(self, apply: Apply, target: Target) -> asyncio.Task[RankOutcome]:
-        key = (apply.order.request_id, target.rank)
+    def _once(self, apply: Apply, server: str | int) -> "asyncio.Task[dict[int, RankOutcome]]":
+        key = (apply.order.request_id, server)
         if (task := self._sent.get(key)) is None:
             while len(self._sent) >= _REMEMBERED:
                 del self._sent[next(iter(self._sent))]
-            task = self._sent[key] = self._tasks.spawn(f"apply-{target.rank}", self._deliver(apply, target))
+            task = self._sent[key] = self._tasks.spawn(f"apply-{server}", self._deliver(apply, server))
         return task
 
-    async def _deliver(self, apply: Apply, target: Target) -> RankOutcome:
-        outcome = await self._send(apply, target)
-        if outcome.outcome is ApplyOutcome.NOT_SENT:
-            del self._sent[apply.order.request_id, target.rank]
-        self._metrics.applies.labels(apply.order.instruction, outcome.outcome).inc()
-        return outcome
+    async def _deliver(self, apply: Apply, server: str | int) -> dict[int, RankOutcome]:
+        """Send to one server; the outcome is that of each of its ranks."""
+        engines = [engine for engine in self._engines.values() if engine.server == server]
+        verdict = await self._send(apply, engines[0])
+        if verdict.outcome is ApplyOutcome.NOT_SENT:
+            del self._sent[apply.order.request_id, server]
+        self._metrics.applies.labels(apply.order.instruction, verdict.outcome).inc()
+        return {
+            each.rank: RankOutcome(each.rank, verdict.outcome, verdict.detail, each.counter, verdict.engine_request_id)
+            for each in engines
+        }
 
-    async def _send(self, apply: Apply, target: Target) -> RankOutcome:
-        engine = self._engines[target.rank]
+    async def _send(self, apply: Apply, engine: Engine) -> Verdict:
         try:
             dialect = await engine.dialect(apply.timeout)
         except UnreadableError as error:
-            return RankOutcome(target.rank, ApplyOutcome.NOT_SENT, error.detail)
+            return Verdict(ApplyOutcome.NOT_SENT, error.detail)
         if (instruction := apply.order.instruction) not in dialect.instructions:
             text = f"engines of dialect {dialect.name} do not know {instruction}; nothing was sent"
-            return RankOutcome(target.rank, ApplyOutcome.REFUSED, text)
-        check = partial(self._check, apply, target, engine)
-        verdict = await engine.send(dialect, apply.order, apply.timeout, check)
-        return RankOutcome(target.rank, verdict.outcome, verdict.detail, engine.counter, verdict.engine_request_id)
+            return Verdict(ApplyOutcome.REFUSED, text)
+        return await engine.send(dialect, apply.order, apply.timeout, partial(self._check, apply, engine.server))
 
-    def _check(self, apply: Apply, target: Target, engine: Engine) -> None:
+    def _check(self, apply: Apply, server: str | int) -> None:
         """Raise NotSentError when the order may not go out any more."""
         try:
             self._fence.check(apply.command)
             self._admit(apply.command)
         except FtError as error:
             raise NotSentError(str(error)) from error
-        if target.incarnation != engine.incarnation:
-            raise NotSentError(_other_process(target, engine))
+        for target in apply.targets:
+            engine = self._engines[target.rank]
+            if engine.server == server and target.incarnation != engine.incarnation:
+                raise NotSentError(_other_process(target, engine))
         if self._clock() >= apply.deadline:
             raise NotSentError("the guard lease is over")
 

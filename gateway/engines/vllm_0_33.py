@@ -5,7 +5,8 @@ from typing import Literal
 import msgspec
 
 from gateway.engines.dialect import Order, Reply, Verdict
-from gateway.engines.vllm import Entry, Status, observe, read_apply, sole_entry
+from gateway.engines.replies import read_apply
+from gateway.engines.vllm import Entry, Status, observe, sole_entry
 from motor_ft.model.engine import EngineObservation, Instruction
 
 
@@ -21,6 +22,7 @@ class Vllm033:
 
     name = "vllm_0_33"
     instructions = frozenset({Instruction.RETRY})
+    one_server = False
     status_path = "/fault_tolerance/status"
     apply_path = "/fault_tolerance/apply"
 

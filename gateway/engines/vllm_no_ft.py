@@ -1,7 +1,7 @@
 """vLLM that was started without fault tolerance, in any version: all there is to read is ``GET /health``."""
 
 from gateway.engines.dialect import Reply, UnreadableError
-from gateway.engines.vllm import refusal_text
+from gateway.engines.replies import refusal_text
 from gateway.engines.vllm_0_33 import Vllm033
 from motor_ft.model.engine import EngineObservation, EngineStatus, Instruction, Problem
 

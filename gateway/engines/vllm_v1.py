@@ -5,7 +5,8 @@ from typing import Literal
 import msgspec
 
 from gateway.engines.dialect import Order, Reply, Verdict
-from gateway.engines.vllm import Entry, Status, observe, read_apply, sole_entry
+from gateway.engines.replies import read_apply
+from gateway.engines.vllm import Entry, Status, observe, sole_entry
 from motor_ft.model.engine import EngineObservation, Instruction
 
 
@@ -23,6 +24,7 @@ class VllmV1:
 
     name = "vllm_v1"
     instructions = frozenset({Instruction.RETRY, Instruction.SCALE_DOWN})
+    one_server = False
     status_path = "/v1/fault_tolerance/status"
     apply_path = "/v1/fault_tolerance/apply"
 

@@ -83,7 +83,8 @@ def parse(arguments: list[str] | None = None) -> Options:
         "--dialect",
         choices=[*(dialect.value for dialect in Dialect), "auto"],
         default=None,
-        help="what the engines speak; vllm_0_33 cannot scale down (default: vllm_v1 simulated, auto with --engines)",
+        help="what the engines speak; vllm_0_33 cannot scale down; sglang, for --engines that name its one server for "
+        "every rank, is only read (default: vllm_v1 simulated, auto with --engines)",
     )
     parser.add_argument(
         "--folder",
@@ -106,7 +107,10 @@ def parse(arguments: list[str] | None = None) -> Options:
         parser.error(f"--engines names {len(urls)} engines, --pods {given.pods} x --ranks {given.ranks} needs {needed}")
     if wrong := [url for url in urls if not re.fullmatch(r"http://[^/]+:\d{1,5}/?", url)]:
         parser.error(f"--engines: {wrong[0]!r} is not like http://HOST:PORT")
-    if twice := [url for url, count in Counter(url.rstrip("/") for url in urls).items() if count > 1]:
+    if given.dialect == Dialect.SGLANG and not urls:
+        parser.error("--dialect sglang: simulated engines do not speak it; name its server with --engines")
+    twice = [url for url, count in Counter(url.rstrip("/") for url in urls).items() if count > 1]
+    if twice and given.dialect != Dialect.SGLANG:
         parser.error(f"--engines: {twice[0]} is named more than once; each rank has an engine of its own")
     try:
         faults = tuple(_fault(text, needed) for text in given.fault)

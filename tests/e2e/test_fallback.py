@@ -8,10 +8,11 @@ import pytest
 from aiohttp import ClientSession
 
 from motor_ft.v1 import controller_pb2 as pb
-from tests.e2e.checks import applied_once, commands, completions_work, rebuilt, scaled_down
+from tests.e2e.checks import applied_once, commands, completions_work, rebuilt, reconfiguring, scaled_down
 from tests.e2e.conftest import Start
 from tests.support.cluster import SCALED, Cluster, Shape
 from tests.support.cluster.shape import CAPABILITY
+from tests.support.engine import FakeGroup
 from tests.support.engine.config import Dialect
 from tests.support.waiting import until
 
@@ -95,6 +96,33 @@ async def test_row_17_the_released_vllm_cannot_scale_down(start: Start) -> None:
         )
         await rebuilt(cluster, old)
         assert await cluster.applies() == []
+
+
+async def test_row_17_sglang_is_only_read_and_rebuilt(start: Start) -> None:
+    """One server for all ranks: the gate is closed whatever the capability says, with a survivor and without."""
+    async with FakeGroup(2, "sglang") as group:
+        shape = Shape(
+            pods=((0, 1),),
+            dialect=Dialect.SGLANG,
+            capability={**CAPABILITY, "dialect": "sglang"},
+            urls=(group.url(0), group.url(1)),
+            group=group,
+        )
+        async with start(shape) as (cluster, _):
+            old = (await cluster.instances())[0]
+            await cluster.inject("worker_kill", 1)
+            refused = await cluster.until(lambda i: list(i.gate.reason_codes) == ["DIALECT_CLOSED"], "is refused")
+            assert not refused.gate.allowed
+            await reconfiguring(cluster, old)
+            await group.rebuild()
+            old = await rebuilt(cluster, old)
+            await completions_work(cluster)
+            await cluster.inject("window_expiry", 0)
+            await reconfiguring(cluster, old)
+            await group.rebuild()
+            await rebuilt(cluster, old)
+            await completions_work(cluster)
+            assert await cluster.applies() == []
 
 
 FAILURES = {

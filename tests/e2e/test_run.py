@@ -87,6 +87,7 @@ async def test_an_engine_that_does_not_run_is_named_at_once(folder: Path) -> Non
         (["--engines", "http://127.0.0.1:1"], "--engines names 1"),
         (["--engines", "http://one,two", "--pods", "1"], "'http://one' is not like http://HOST:PORT"),
         (["--engines", "http://127.0.0.1:1,http://127.0.0.1:1/", "--pods", "1"], "more than once"),
+        (["--dialect", "sglang"], "name its server with --engines"),
         (["--folder", __file__], f"--folder: {__file__}: File exists"),
         (["--folder", f"{__file__}/below"], "Not a directory"),
         (["--pods", "0"], "--pods"),

@@ -17,6 +17,9 @@ from motor_ft.model.engine import Instruction
 from motor_ft.model.errors import FtError, Reason
 from tests.support.engine import FakeGroup
 
+COMMANDED = {name: dialect for name, dialect in CONFIGURABLE.items() if dialect.instructions}
+"""The dialects with orders."""
+
 
 class Clock:
     """A clock that stands still until it is set."""

@@ -13,7 +13,9 @@ def _parse() -> EngineOptions:
     parser.add_argument("--group", required=True, metavar="HOST:PORT", help="the group process")
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--dp-size", type=int, required=True)
-    parser.add_argument("--dialect", choices=list(Dialect), default=Dialect.V1, type=Dialect)
+    parser.add_argument(
+        "--dialect", choices=[each for each in Dialect if not each.one_server], default=Dialect.V1, type=Dialect
+    )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--alone", action="store_true", help="answer healthy before the whole group has registered")

@@ -11,15 +11,21 @@ class Dialect(StrEnum):
 
     V0_33 = "vllm_0_33"
     V1 = "vllm_v1"
+    SGLANG = "sglang"
 
     @property
     def prefix(self) -> str:
         """Path in front of `/status` and `/apply`."""
-        return "/v1/fault_tolerance" if self is Dialect.V1 else "/fault_tolerance"
+        return "/fault_tolerance" if self is Dialect.V0_33 else "/v1/fault_tolerance"
 
     @property
     def instructions(self) -> frozenset[str]:
-        return frozenset({"retry", "scale_down"} if self is Dialect.V1 else {"retry"})
+        return frozenset({"retry"} if self is Dialect.V0_33 else {"retry", "scale_down"})
+
+    @property
+    def one_server(self) -> bool:
+        """Rank 0 has the HTTP server of all ranks."""
+        return self is Dialect.SGLANG
 
 
 @dataclass(frozen=True, slots=True)

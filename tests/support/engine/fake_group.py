@@ -19,7 +19,7 @@ from tests.support.waiting import until
 
 
 class FakeGroup:
-    """N ranks, each with its own HTTP server on 127.0.0.1.
+    """N ranks, each with its own HTTP server on 127.0.0.1, or one for all where the dialect is like that.
 
     async with FakeGroup(dp_size=4, dialect="vllm_v1") as group:
         await group.inject(1, "worker_kill")
@@ -45,6 +45,8 @@ class FakeGroup:
         self._servers = {
             number: RankServer(self._serve(number), host, (ports or {}).get(number, 0)) for number in range(dp_size)
         }
+        if self.config.dialect.one_server:
+            self._servers = dict.fromkeys(self._servers, self._servers[0])
         self._jobs: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:

@@ -10,6 +10,7 @@ from tests.support.engine.changes import Changes
 from tests.support.engine.config import Dialect, GroupConfig
 from tests.support.engine.journal import Journal
 from tests.support.engine.rank import Host, Rank
+from tests.support.engine.sglang import SglangRank
 from tests.support.engine.store import Store
 from tests.support.engine.vote import Vote
 
@@ -33,12 +34,17 @@ class Group:
         self.votes: dict[str, Vote] = {}
         self.ports_in_use: set[object] = set()
         self.idle = False
+        self.operating = False
+        """Dialect (c): an order runs."""
+        self.receipt: dict[str, object] = {}
+        """Dialect (c): what the last order that has ended left at the top of the status."""
         self._round_ports = count(_FIRST_ROUND_PORT)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures: list[BaseException] = []
 
     def add(self, number: int, incarnation: str, host: Host) -> Rank:
-        rank = self.ranks[number] = Rank(self, number, incarnation, host)
+        kind = SglangRank if self.config.dialect is Dialect.SGLANG else Rank
+        rank = self.ranks[number] = kind(self, number, incarnation, host)
         self.record(number, "start", incarnation)
         return rank
 
@@ -80,8 +86,9 @@ class Group:
     def _would_notice(self, rank: Rank) -> bool:
         if not rank.steps or self.detection_delay(rank) is None or not rank.lost_peers():
             return False
-        # After a scale_down of dialect (b) the survivors keep stepping dummy batches.
-        steps_alone = self.config.dialect is Dialect.V1 and bool(rank.dead_set)
+        # After a scale_down of dialect (b) the survivors keep stepping dummy batches; dialect (c) has a watchdog.
+        dialect = self.config.dialect
+        steps_alone = dialect is Dialect.SGLANG or (dialect is Dialect.V1 and bool(rank.dead_set))
         return not self.idle or steps_alone or any(r.completions.pending for r in self.ranks.values())
 
     def detection_delay(self, rank: Rank) -> float | None:

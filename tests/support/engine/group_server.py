@@ -135,7 +135,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--dp-size", type=int, required=True)
     parser.add_argument("--tp-size", type=int, default=1)
-    parser.add_argument("--dialect", choices=list(Dialect), default=Dialect.V1, type=Dialect)
+    parser.add_argument(
+        "--dialect", choices=[each for each in Dialect if not each.one_server], default=Dialect.V1, type=Dialect
+    )
     parser.add_argument("--api-key", default=None)
     parser.add_argument("--no-fault-tolerance", dest="fault_tolerance", action="store_false")
     parser.add_argument("--bare-router", action="store_true")

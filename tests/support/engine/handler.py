@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tests.support.engine import admin, apply_v0_33, apply_v1
+from tests.support.engine import admin, apply_v0_33, apply_v1, sglang
 from tests.support.engine.completions import Outcome
 from tests.support.engine.config import Dialect
 from tests.support.engine.journal import ApplyRecord
@@ -17,6 +17,7 @@ from tests.support.engine.states import Status
 from tests.support.engine.validation import Command, error_body, parse_apply
 
 _METHODS = {"/health": "GET", "/metrics": "GET", "/v1/models": "GET", "/v1/completions": "POST"}
+_RUN = {Dialect.V1: apply_v1.run, Dialect.V0_33: apply_v0_33.run, Dialect.SGLANG: sglang.run}
 _completion_ids = itertools.count(1)
 
 
@@ -48,7 +49,7 @@ async def handle(rank: Rank, request: Request) -> Reply:
     rank.group.journal.requests.add(f"{request.method} {request.path}")
     config = rank.group.config
     methods = dict(_METHODS)
-    if config.fault_tolerance:
+    if config.fault_tolerance or config.dialect is Dialect.SGLANG:
         methods |= {f"{config.dialect.prefix}/status": "GET", f"{config.dialect.prefix}/apply": "POST"}
     if request.path not in methods:
         bare = request.path.rstrip("/")
@@ -57,6 +58,12 @@ async def handle(rank: Rank, request: Request) -> Reply:
         return _json(405, {"detail": "Method Not Allowed"})
     if not _authorized(rank, request):
         return _json(401, {"error": "Unauthorized"})
+    if (
+        config.dialect is Dialect.SGLANG
+        and not config.fault_tolerance
+        and request.path.startswith(config.dialect.prefix)
+    ):
+        return _json(503, {"message": "fault tolerance is off"})
     return await _route(rank, request)
 
 
@@ -91,13 +98,20 @@ def _status(rank: Rank) -> Reply:
     """The cache of the API server, never a probe of the engine."""
     if rank.armed.take("non_json") is not None:
         return Reply(200, b"<html>proxy error</html>", "text/html")
+    group = rank.group
+    answering = [group.ranks[number] for number in sorted(group.ranks)] if group.config.dialect.one_server else [rank]
+    schema = (rank.armed.take("schema_version") or {}).get("value", 1)
+    body = {"schema_version": schema, "total_engines": len(answering), "engines": [_entry(each) for each in answering]}
+    return _json(200, body | group.receipt)
+
+
+def _entry(rank: Rank) -> dict[str, object]:
     entry = rank.entry.view()
     if (other := rank.armed.take("wrong_id")) is not None:
         entry["id"] = other.get("id", rank.number + 1)
     if (unknown := rank.armed.take("unknown_status")) is not None:
         entry["status"] = unknown.get("value", "paused")
-    schema = (rank.armed.take("schema_version") or {}).get("value", 1)
-    return _json(200, {"schema_version": schema, "total_engines": 1, "engines": [entry]})
+    return entry
 
 
 async def _apply(rank: Rank, request: Request) -> Reply:
@@ -111,8 +125,8 @@ async def _apply(rank: Rank, request: Request) -> Reply:
     reply = _json(202, {"message": text, "request_id": command.request_id})
     _record_apply(rank, request, reply if reset is None else None)
     if not dropped:
-        run = apply_v1.run if rank.group.config.dialect is Dialect.V1 else apply_v0_33.run
-        rank.group.spawn(f"apply {command.request_id} on rank {rank.number}", run(rank, command))
+        work = _RUN[rank.group.config.dialect](rank, command)
+        rank.group.spawn(f"apply {command.request_id} on rank {rank.number}", work)
     return reply if reset is None else Reply(0, reset=True)
 
 
@@ -124,8 +138,11 @@ def _parse(rank: Rank, request: Request) -> Command | Reply:
     config = rank.group.config
     command = parse_apply(config.dialect, request.headers.get("content-type", ""), request.body)
     if isinstance(command, Command):
-        return command
-    status, body = command.reply(config.bare_router)
+        refusal = sglang.check(rank.group, command) if config.dialect is Dialect.SGLANG else None
+        if refusal is None:
+            return command
+        command = refusal
+    status, body = command.reply(config)
     return Reply(status, body.encode(), "text/plain") if isinstance(body, str) else _json(status, body)
 
 
@@ -152,6 +169,10 @@ async def _complete(rank: Rank, request: Request) -> Reply:
         return _json(400, error_body("'prompt' is required.", "BadRequestError", 400))
     if rank.armed.take("completions_fail") is not None:
         return _json(500, error_body("The server had an error", "InternalServerError", 500))
+    if rank.group.config.dialect is Dialect.SGLANG:
+        if sglang.paused(rank.group):
+            return _json(503, {"message": "fault_tolerance_paused"})
+        return _json(200, _completion(rank, "served by all ranks", "stop"))
     match await rank.completions.run():
         case Outcome.FAULTED:
             text = f"Engine {rank.number} is faulted and waits for recovery."

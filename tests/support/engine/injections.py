@@ -24,7 +24,7 @@ ACTIONS: dict[str, Callable[[Rank, Params], None]] = {
     "freeze": lambda rank, _: rank.freeze(),
     "unfreeze": lambda rank, _: rank.thaw(),
     "window_expiry": lambda rank, _: rank.exit_core(),
-    "restart": lambda rank, _: rank.host.restart(),
+    "restart": lambda rank, _: rank.restart(),
 }
 
 ARMED: dict[str, str] = {

@@ -33,6 +33,7 @@ class Event(Enum):
     EXECUTOR_FAILED = auto()
     RECOVERED = auto()
     REMOVAL_FAILED = auto()
+    REJOINED = auto()
 
 
 _COMMON = {
@@ -41,6 +42,12 @@ _COMMON = {
 }
 _TRANSITIONS = {
     Dialect.V0_33: _COMMON | {(Status.HEALTHY, Event.STEP_RAISED): Status.UNHEALTHY},
+    Dialect.SGLANG: _COMMON
+    | {
+        (Status.HEALTHY, Event.STEP_RAISED): Status.UNHEALTHY,
+        (Status.UNHEALTHY, Event.EXECUTOR_FAILED): Status.DEAD,
+        (Status.DEAD, Event.REJOINED): Status.HEALTHY,
+    },
     Dialect.V1: _COMMON
     | {
         (Status.HEALTHY, Event.STEP_RAISED): Status.DIAGNOSING,

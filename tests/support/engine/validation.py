@@ -7,7 +7,7 @@ import re
 import uuid
 from dataclasses import dataclass
 
-from tests.support.engine.config import Dialect
+from tests.support.engine.config import Dialect, GroupConfig
 
 _PATH = re.compile(r"(?<!\w)/[\w.\-/]+")
 _MSGPACK_MIN, _MSGPACK_MAX = -(2**63), 2**64 - 1
@@ -25,15 +25,21 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A 400 of the full server; a bare router answers `bare_status` with `detail` instead."""
+    """A 400 of the full server; a bare router answers `bare_status` with `detail` instead.
+
+    Dialect (c) answers `status` with the message alone.
+    """
 
     message: str
     kind: str = "Bad Request"
     bare_status: int = 400
+    status: int = 400
 
-    def reply(self, bare_router: bool) -> tuple[int, object]:
+    def reply(self, config: GroupConfig) -> tuple[int, object]:
         """Status code and JSON body, or plain text where the bare router crashes."""
-        if not bare_router:
+        if config.dialect is Dialect.SGLANG:
+            return self.status, {"message": self.message}
+        if not config.bare_router:
             return 400, error_body(self.message, self.kind, 400)
         if self.bare_status == 422:
             return 422, {"detail": [self.message.removeprefix("1 validation error:\n  ")]}
@@ -48,8 +54,8 @@ def error_body(message: str, kind: str, code: int) -> dict[str, object]:
 
 
 def parse_apply(dialect: Dialect, content_type: str, body: bytes) -> Command | Refusal:
-    """Validate in vLLM's order: media type, JSON, object, instruction, params, request_id."""
-    if content_type.split(";", 1)[0].strip().lower() != "application/json":
+    """Validate in vLLM's order: media type, JSON, object, instruction, params, request_id; (c) takes any media type."""
+    if dialect is not Dialect.SGLANG and content_type.split(";", 1)[0].strip().lower() != "application/json":
         text = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
         return Refusal(text, bare_status=422)
     try:
@@ -67,7 +73,7 @@ def _parse_fields(dialect: Dialect, data: dict[str, object]) -> Command | Refusa
     instruction = data.get("instruction")
     if not instruction:
         return Refusal("'instruction' is required.")
-    if isinstance(instruction, list | dict):
+    if dialect is not Dialect.SGLANG and isinstance(instruction, list | dict):
         text = f"unhashable type: '{type(instruction).__name__}'"
         return Refusal(text, "BadRequestError", bare_status=500)
     if not isinstance(instruction, str) or instruction not in dialect.instructions:
@@ -77,9 +83,9 @@ def _parse_fields(dialect: Dialect, data: dict[str, object]) -> Command | Refusa
         return Refusal("'params' must be an object.")
     if dialect is Dialect.V0_33:
         return Command(instruction, params, str(uuid.uuid4()), lost=_overflows(params))
-    request_id = data.get("request_id")
-    if not isinstance(request_id, str) or not request_id.strip():
-        return Refusal("'request_id' must be a non-empty string.")
+    request_id, optional = data.get("request_id", ""), dialect is Dialect.SGLANG
+    if not isinstance(request_id, str) or not (optional or request_id.strip()):
+        return Refusal(f"'request_id' must be a {'' if optional else 'non-empty '}string.")
     return Command(instruction, params, request_id)
 
 

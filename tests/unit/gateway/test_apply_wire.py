@@ -1,15 +1,17 @@
 """What is sent, and what each answer to it means (engine-contract 1.1 to 1.3)."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from gateway.engines.dialect import Order, Reply, Verdict
+from gateway.engines.dialect import Dialect, Order, Reply, Verdict
+from gateway.engines.sglang import Sglang
 from gateway.engines.vllm_0_33 import Vllm033
 from gateway.engines.vllm_v1 import VllmV1
 from motor_ft.model.engine import ApplyOutcome, Instruction
 
-A, B = Vllm033(), VllmV1()
+A, B, C = Vllm033(), VllmV1(), Sglang()
 SCALE_DOWN = Order("rec-17-a1", Instruction.SCALE_DOWN, (1, 3), "10.0.0.5", 29500)
 RETRY = Order("rec-17-a1", Instruction.RETRY)
 
@@ -26,8 +28,16 @@ def test_dialect_b_sends_our_id_the_cumulative_set_and_always_the_store_address(
     }
 
 
+def test_dialect_c_sends_our_id_what_is_new_of_the_set_and_no_store_address() -> None:
+    expected = {"instruction": "scale_down", "request_id": "rec-17-a1", "params": {"removed_dp_ranks": [1, 3]}}
+    assert json.loads(C.encode(SCALE_DOWN)) == expected
+    assert json.loads(C.encode(replace(SCALE_DOWN, retired=(1,))))["params"] == {"removed_dp_ranks": [3]}
+    assert B.encode(replace(SCALE_DOWN, retired=(1,))) == B.encode(SCALE_DOWN), "vLLM gets all"
+
+
 def test_a_retry_has_no_params() -> None:
     assert json.loads(B.encode(RETRY)) == {"instruction": "retry", "request_id": "rec-17-a1", "params": {}}
+    assert C.encode(RETRY) == B.encode(RETRY)
     assert json.loads(A.encode(RETRY)) == {"instruction": "retry", "params": {}}
 
 
@@ -36,8 +46,9 @@ def test_dialect_a_never_turns_a_scale_down_into_a_retry() -> None:
     assert json.loads(A.encode(SCALE_DOWN))["instruction"] == "scale_down"
 
 
-def test_a_202_that_echoes_our_id_is_acceptance() -> None:
-    assert B.read_apply(SCALE_DOWN, accepted("rec-17-a1")) == Verdict(ApplyOutcome.ACCEPTED, "", "rec-17-a1")
+@pytest.mark.parametrize("dialect", [B, C])
+def test_a_202_that_echoes_our_id_is_acceptance(dialect: Dialect) -> None:
+    assert dialect.read_apply(SCALE_DOWN, accepted("rec-17-a1")) == Verdict(ApplyOutcome.ACCEPTED, "", "rec-17-a1")
 
 
 def test_dialect_a_returns_the_engines_own_id() -> None:
@@ -49,8 +60,9 @@ def test_a_long_id_is_kept_whole_to_be_compared_with_what_a_later_reading_shows(
     assert B.read_apply(long, accepted(long.request_id)).engine_request_id == long.request_id
 
 
-def test_a_202_for_another_id_is_unknown_and_names_both() -> None:
-    verdict = B.read_apply(SCALE_DOWN, accepted("rec-16"))
+@pytest.mark.parametrize("dialect", [B, C])
+def test_a_202_for_another_id_is_unknown_and_names_both(dialect: Dialect) -> None:
+    verdict = dialect.read_apply(SCALE_DOWN, accepted("rec-16"))
     assert verdict.outcome is ApplyOutcome.UNKNOWN
     assert "rec-16" in verdict.detail
     assert "rec-17-a1" in verdict.detail
@@ -69,8 +81,8 @@ def test_a_202_for_another_id_is_unknown_and_names_both() -> None:
     ],
     ids=["no id", "a number", "empty", "no JSON", "no text", "too deep"],
 )
-@pytest.mark.parametrize("dialect", [A, B])
-def test_a_202_that_is_not_understood_is_unknown(dialect: VllmV1 | Vllm033, answer: Reply) -> None:
+@pytest.mark.parametrize("dialect", [A, B, C])
+def test_a_202_that_is_not_understood_is_unknown(dialect: Dialect, answer: Reply) -> None:
     assert dialect.read_apply(RETRY, answer).outcome is ApplyOutcome.UNKNOWN
 
 
@@ -89,7 +101,7 @@ def test_an_answer_that_leaves_open_whether_something_runs_is_unknown(status: in
         (401, {"error": "Unauthorized"}, "Unauthorized"),
         (404, {"detail": "Not Found"}, "Not Found"),
         (307, "", "HTTP 307"),
-        (409, {"message": "ft_operation_in_progress"}, "ft_operation_in_progress"),
+        (409, {"message": "ft_operation_in_progress"}, "HTTP 409: ft_operation_in_progress"),
         (500, "Internal Server Error", "Internal Server Error"),
         (503, {"error": {"message": "not now"}}, "not now"),
     ],

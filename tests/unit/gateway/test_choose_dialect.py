@@ -39,4 +39,5 @@ def test_a_dialect_says_what_it_knows() -> None:
         "vllm_v1": {Instruction.RETRY, Instruction.SCALE_DOWN},
         "vllm_0_33": {Instruction.RETRY},
         "vllm_no_ft": set(),
+        "sglang": {Instruction.RETRY, Instruction.SCALE_DOWN},
     }

@@ -77,7 +77,7 @@ def test_defaults_are_enough(tmp_path: Path) -> None:
         ({"engines": [{"rank": 0, "url": "http://user:secret@h:1"}]}, "engine.engines[0].url"),
         ({"engines": [{"rank": 0, "url": "http://h:1", "port": 1}]}, "engine.engines[0].port"),
         ({"engines": [{"rank": 0, "url": "http://h:1"}] * 2}, "engines"),
-        (WHOLE["engine"] | {"dialect": "sglang"}, "engine.dialect"),
+        (WHOLE["engine"] | {"dialect": "french"}, "engine.dialect"),
         (WHOLE["engine"] | {"request_timeout_sec": 0}, "engine.request_timeout_sec"),
         (WHOLE["engine"] | {"retries": 3}, "engine.retries"),
     ],

@@ -5,11 +5,12 @@ import json
 import pytest
 
 from gateway.engines.dialect import MAX_BODY, Dialect, Reply, UnreadableError
+from gateway.engines.sglang import Sglang
 from gateway.engines.vllm_0_33 import Vllm033
 from gateway.engines.vllm_v1 import VllmV1
 from motor_ft.model.engine import EngineObservation, EngineStatus, FtState, Problem
 
-A, B = Vllm033(), VllmV1()
+A, B, C = Vllm033(), VllmV1(), Sglang()
 MASK = [0, 0, 1, 1, 0, 0, 0, 0]
 
 
@@ -18,15 +19,15 @@ def reply(*entries: object, status: int = 200, **top: object) -> Reply:
     return Reply(status, json.dumps(body).encode())
 
 
-def problem_of(dialect: Dialect, answer: Reply) -> tuple[Problem, str]:
+def problem_of(dialect: Dialect, answer: Reply, rank: int = 0) -> tuple[Problem, str]:
     with pytest.raises(UnreadableError) as caught:
-        dialect.read_status(0, answer)
+        dialect.read_status(rank, answer)
     return caught.value.problem, caught.value.detail
 
 
-@pytest.mark.parametrize("dialect", [A, B])
+@pytest.mark.parametrize("dialect", [A, B, C])
 @pytest.mark.parametrize("status", ["healthy", "unhealthy", "dead"])
-def test_both_dialects_read_the_bare_entry(dialect: Dialect, status: str) -> None:
+def test_every_dialect_reads_the_bare_entry(dialect: Dialect, status: str) -> None:
     expected = EngineObservation(0, EngineStatus(status))
     assert dialect.read_status(0, reply({"id": 0, "status": status})) == expected
 
@@ -65,13 +66,54 @@ def test_dialect_a_has_neither_diagnosing_nor_masks_nor_states() -> None:
     assert (seen.mask, seen.ft_state) == ((), FtState.NONE)
 
 
-@pytest.mark.parametrize("dialect", [A, B])
+FOUR = [{"id": rank, "status": status} for rank, status in enumerate(["healthy", "unhealthy", "unhealthy", "dead"])]
+
+
+def test_dialect_c_reads_the_rank_that_is_asked_among_all() -> None:
+    assert [C.read_status(rank, reply(*reversed(FOUR))).status for rank in range(4)] == [
+        EngineStatus.HEALTHY,
+        EngineStatus.UNHEALTHY,
+        EngineStatus.UNHEALTHY,
+        EngineStatus.DEAD,
+    ]
+    assert problem_of(C, reply(*FOUR), rank=4) == (Problem.IDENTITY, "asked rank 4, the answer is about [0, 1, 2, 3]")
+
+
+def test_dialect_c_shows_what_the_last_order_left_at_every_rank_and_nothing_that_it_does_not_have() -> None:
+    entries = [entry | {"ft_error": "x", "mask": MASK, "ft_state": "failed", "fault_info": "x"} for entry in FOUR]
+    error = "scale_down_requires_ranks"
+    seen = C.read_status(1, reply(*entries, last_ft_request_id="scale-down-2", ft_error=error))
+    assert seen == EngineObservation(1, EngineStatus.UNHEALTHY, last_ft_request_id="scale-down-2", ft_error=error)
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        (reply(*FOUR, total_engines=5), "5 ranks, but [0, 1, 2, 3]"),
+        (reply(*FOUR, total_engines=10**15), "[0, 1, 2, 3]"),
+        (reply(*FOUR[:3], FOUR[0]), "[0, 1, 2, 0]"),
+        (reply(FOUR[0], {"id": -1, "status": "dead"}), "[0, -1]"),
+        (reply(FOUR[0], FOUR[2]), "[0, 2]"),
+        (reply(*FOUR, total_engines=None), "total_engines"),
+        (reply(*FOUR, last_ft_request_id=17), "last_ft_request_id"),
+        (reply(*FOUR, ft_error=["x"]), "ft_error"),
+        (reply(*FOUR[:3], {"id": 3, "status": "paused"}), "paused"),
+        (reply(*FOUR[:3], {"id": 3, "status": "diagnosing"}), "diagnosing"),
+    ],
+)
+def test_dialect_c_believes_no_rank_when_anything_is_wrong_with_one(answer: Reply, shown: str) -> None:
+    problem, detail = problem_of(C, answer)
+    assert problem is Problem.PROTOCOL
+    assert shown in detail
+
+
+@pytest.mark.parametrize("dialect", [A, B, C])
 def test_unknown_keys_and_nulls_are_ignored(dialect: Dialect) -> None:
     entry = {"id": 0, "status": "healthy", "fault_info": None, "ft_error": None, "dp_rank": 7, "new": {}}
     assert dialect.read_status(0, reply(entry, more=[1])).status is EngineStatus.HEALTHY
 
 
-@pytest.mark.parametrize("dialect", [A, B])
+@pytest.mark.parametrize("dialect", [A, B, C])
 @pytest.mark.parametrize(
     ("answer", "shown"),
     [
@@ -85,9 +127,6 @@ def test_unknown_keys_and_nulls_are_ignored(dialect: Dialect) -> None:
         (reply({"id": "0", "status": "dead"}), "engines[0].id"),
         (reply({"id": True, "status": "dead"}), "engines[0].id"),
         (reply({"id": 0.5, "status": "dead"}), "engines[0].id"),
-        (reply({"id": 0, "status": "dead", "fault_info": 3}), "fault_info"),
-        (reply({"id": 0, "status": "dead", "ft_error": ["x"]}), "ft_error"),
-        (reply({"id": 0, "status": "dead", "last_ft_request_id": 17}), "last_ft_request_id"),
         (reply("healthy"), "engines[0]"),
         (reply({"id": 0, "status": "dead"}, schema_version=2), "2"),
         (reply({"id": 0, "status": "dead"}, schema_version="1"), "schema_version"),
@@ -114,6 +153,14 @@ def test_what_is_not_the_dialect_is_a_protocol_problem_that_shows_the_raw_value(
     assert len(detail) < 400
 
 
+@pytest.mark.parametrize("dialect", [A, B])
+@pytest.mark.parametrize("extra", [{"fault_info": 3}, {"ft_error": ["x"]}, {"last_ft_request_id": 17}])
+def test_the_vllm_dialects_refuse_texts_that_are_none(dialect: Dialect, extra: dict[str, object]) -> None:
+    problem, detail = problem_of(dialect, reply({"id": 0, "status": "dead"} | extra))
+    assert problem is Problem.PROTOCOL
+    assert next(iter(extra)) in detail
+
+
 @pytest.mark.parametrize(
     "extra", [{"ft_state": "done"}, {"ft_state": 1}, {"mask": [0, 2]}, {"mask": [True]}, {"mask": "01"}]
 )
@@ -137,10 +184,11 @@ def test_anything_but_the_one_entry_of_the_asked_rank_is_an_identity_problem(
     assert problem_of(dialect, reply(*entries))[0] is Problem.IDENTITY
 
 
-@pytest.mark.parametrize("dialect", [A, B])
+@pytest.mark.parametrize("dialect", [A, B, C])
 @pytest.mark.parametrize(
     ("status", "body", "shown"),
     [
+        (503, b'{"message":"fault tolerance is off"}', "HTTP 503: fault tolerance is off"),
         (401, b'{"error":"Unauthorized"}', "HTTP 401: Unauthorized"),
         (404, b'{"detail":"Not Found"}', "HTTP 404: Not Found"),
         (405, b'{"detail":"Method Not Allowed"}', "HTTP 405: Method Not Allowed"),
@@ -162,3 +210,5 @@ def test_every_status_but_200_is_an_http_problem_with_the_engines_words(
 def test_texts_of_an_engine_are_bounded() -> None:
     seen = B.read_status(0, reply({"id": 0, "status": "unhealthy", "ft_error": "x" * 100_000}))
     assert len(seen.ft_error) < 2_000
+    for dialect in (A, B, C):
+        assert len(problem_of(dialect, reply({"id": 0, "status": "x" * 100_000}))[1]) < 2_000

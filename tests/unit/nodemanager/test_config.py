@@ -91,6 +91,7 @@ def test_engines_that_are_not_said_to_have_fault_tolerance_are_not_asked_for_it(
         ({"store_port": {"first": 5, "last": 4}}, "store_port.last: 4 is below first, 5"),
         ({"store_port": {"base": 65535}}, "store_port.base: plus dp_size is no port"),
         ({"gateway": {"dialect": "french"}}, "gateway.dialect"),
+        ({"gateway": {"dialect": "sglang"}}, "capability.dialect: is 'vllm_v1', but gateway.dialect is 'sglang'"),
         ({"capability": {"dialect": "vllm_v1"}}, "capability.engine_ft: is missing"),
         (
             {"capability": GOOD["capability"] | {"engine_recovery_timeout_sec": 1e300}},

@@ -39,6 +39,7 @@ def test_one_survivor_and_one_redundant_expert_are_enough() -> None:
         (replace(CAPABILITY, auto_recovery=True), GateReason.AUTO_RECOVERY_CONFLICT),
         (replace(CAPABILITY, eplb=False), GateReason.EPLB_REQUIRED),
         (replace(CAPABILITY, num_redundant_experts=0), GateReason.EXPERT_REDUNDANCY_REQUIRED),
+        (replace(CAPABILITY, dialect="sglang"), GateReason.DIALECT_CLOSED),
         (None, GateReason.CAPABILITY_MISSING),
     ],
 )
@@ -63,6 +64,7 @@ def test_pods_that_disagree_are_a_mismatch_even_when_each_alone_would_pass() -> 
 def test_all_reasons_are_collected_in_the_order_of_the_catalog() -> None:
     worst = replace(
         CAPABILITY,
+        dialect="sglang",
         engine_ft=False,
         scale_down_supported=False,
         external_lb=False,
@@ -76,7 +78,7 @@ def test_all_reasons_are_collected_in_the_order_of_the_catalog() -> None:
 def test_a_retry_needs_nothing_that_only_a_removal_needs() -> None:
     released = replace(CAPABILITY, scale_down_supported=False, eplb=False, num_redundant_experts=0)
     assert gate(released, instruction=Instruction.RETRY).allowed
-    worst = replace(released, engine_ft=False, external_lb=False, auto_recovery=True)
+    worst = replace(released, dialect="sglang", engine_ft=False, external_lb=False, auto_recovery=True)
     assert gate(worst, CAPABILITY, None, enabled=False, survivors=0, instruction=Instruction.RETRY).reasons == tuple(
         reason for reason in GateReason if reason not in REMOVAL
     )
@@ -84,7 +86,7 @@ def test_a_retry_needs_nothing_that_only_a_removal_needs() -> None:
 
 CAPABILITIES = st.builds(
     FtCapability,
-    dialect=st.just("vllm_v1"),
+    dialect=st.sampled_from(["vllm_v1", "sglang"]),
     engine_ft=st.booleans(),
     scale_down_supported=st.booleans(),
     external_lb=st.booleans(),
