@@ -104,3 +104,23 @@ def instance_state(current: InstanceState, *, complete: bool, suppressed: bool) 
     if current is InstanceState.ACTIVE and not suppressed:
         return InstanceState.INACTIVE
     return current
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Whether an instance ``counts`` as ACTIVE when hardware is judged; ``left_at`` is when it was that last.
+
+    A card that breaks takes its engine with it: heartbeats, engines and hardware tell of it in any order. So the
+    instance counts for one correlation window longer than it is ACTIVE, and what it counted as when faults came to be
+    judged holds until that is over.
+    """
+
+    counts: bool = False
+    left_at: float = -math.inf
+    judging: bool = False
+
+    def at(self, now: float, *, active: bool, judging: bool, window_sec: float) -> "Service":
+        """Look again; at exactly the end of the window it is over."""
+        left_at = now if active else self.left_at
+        counts = self.counts if judging and self.judging else now - left_at < window_sec
+        return Service(active or counts, left_at, judging)

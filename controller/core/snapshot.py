@@ -30,11 +30,11 @@ PASSIVE = frozenset({Action.NONE, Action.WAIT})
 class Snapshot:
     """All that a decision may look at. ``unhealthy`` and ``dead`` are parts of ``active``; times are monotonic.
 
-    ``in_service``: the instance is ACTIVE, all its active ranks have endpoints that are normal. ``enabled`` are the
-    strategies that are switched on, ``tried`` those that have started since all active ranks were well. ``missing``
-    are pods that are silent, ``stoppable`` those that are there and were not told to stop for the loss of others;
-    ``dissolved``: some were, and have stopped. ``paused`` says by whom and why, empty when automation is not;
-    ``store_problem`` why the store cannot be written, empty when it can.
+    ``in_service``: the instance is ACTIVE, all its active ranks have endpoints that are normal, or it was when its
+    faults came (``liveness.Service``). ``enabled`` are the strategies that are switched on, ``tried`` those that have
+    started since all active ranks were well. ``missing`` are pods that are silent, ``stoppable`` those that are there
+    and were not told to stop for the loss of others; ``dissolved``: some were, and have stopped. ``paused`` says by
+    whom and why, empty when automation is not; ``store_problem`` why the store cannot be written, empty when it can.
     """
 
     phase: Phase

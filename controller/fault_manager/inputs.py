@@ -8,7 +8,6 @@ from controller.core.decision import Action, Decision, Snapshot
 from controller.core.evidence import survivor_seen_unhealthy
 from controller.core.explain import Facts
 from controller.core.gate import check_gate
-from controller.core.status import InstanceState
 from controller.core.transaction import Spec
 from controller.fault_manager.runtime import FtRuntime
 from motor_ft.model.engine import Instruction
@@ -32,7 +31,7 @@ def snapshot_of(actor: "InstanceActor", now: float) -> Snapshot:
         dead=actor.evidence.dead & actor.active,
         collecting_since=actor.evidence.collecting_since,
         collection_timeout_sec=settings.fault_collection_timeout,
-        in_service=life.state is InstanceState.ACTIVE,
+        in_service=life.service.counts,
         correlation_window_sec=settings.correlation_window,
         hardware=actor.hardware.correlation,
         enabled=_enabled(actor),

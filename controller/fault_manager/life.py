@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from controller.core import assembly
-from controller.core.liveness import PodLiveness, heard_since, instance_state, needed, serving_complete
+from controller.core.liveness import PodLiveness, Service, heard_since, instance_state, needed, serving_complete
 from controller.core.phases import WINDOW, Phase
 from controller.core.snapshot import Action
 from controller.core.status import InstanceState
@@ -22,6 +22,7 @@ class Life:
         self._settings = actor.env.settings
         self.state = InstanceState.INITIAL
         self.resting = False  # INACTIVE, and not only because this Controller has not heard its pods yet
+        self.service = Service()
         self.hold_until: float | None = None
         self._judged_at = -math.inf
         self._incomplete_since: float | None = None
@@ -30,9 +31,13 @@ class Life:
         self._obeyed = False
 
     def restored(self, now: float, *, dissolved: bool) -> None:
-        """The Controller has started again: INACTIVE until the pods are heard, and nobody is missed before the TTL."""
+        """The Controller has started again: INACTIVE until the pods are heard, and nobody is missed before the TTL.
+
+        Until then the instance may well have been ACTIVE.
+        """
         self.state = InstanceState.INACTIVE
         self.hold_until = now + self._settings.heartbeat_ttl
+        self.service = Service(left_at=self.hold_until)
         if dissolved:
             self.told(now, obeyed=True)
 
@@ -66,7 +71,9 @@ class Life:
             self._told.clear()  # not while a Stop is on its way, which may yet be obeyed
         suppressed = judging or not heard_since(pods, self._judged_at, now, ttl)
         complete = serving_complete(pods, actor.active, now, ttl)
-        self.state = instance_state(self.state, complete=complete, suppressed=suppressed)
+        before, self.state = self.state, instance_state(self.state, complete=complete, suppressed=suppressed)
+        active, window = InstanceState.ACTIVE in (before, self.state), self._settings.correlation_window
+        self.service = self.service.at(now, active=active, judging=judging, window_sec=window)
         resting = self.state is InstanceState.INACTIVE and (self.resting or (not suppressed and self.settled(now)))
         if resting is not self.resting:
             self.resting = resting
@@ -152,6 +159,8 @@ class Life:
             yield pod.there_at + self._settings.heartbeat_ttl
             yield pod.there_at + self._settings.heartbeat_ttl_other
         yield self._actor.pods.heard_again_at + self._settings.heartbeat_ttl
+        if self.state is InstanceState.INACTIVE:
+            yield self.service.left_at + self._settings.correlation_window
         if self.hold_until is not None:
             yield self.hold_until
         if self._dissolved_at is not None:

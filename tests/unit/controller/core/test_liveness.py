@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from controller.core.liveness import (
     PodLiveness,
+    Service,
     check_heartbeat,
     heard_since,
     instance_state,
@@ -151,3 +152,18 @@ def test_states_move_only_between_active_and_inactive_and_deleted_is_the_end(
 ) -> None:
     """The way to INACTIVE is suppressed while faults are judged or a transaction runs."""
     assert instance_state(current, complete=complete, suppressed=suppressed) is becomes
+
+
+def test_an_instance_counts_as_active_until_exactly_one_window_after_it_was_that() -> None:
+    left = Service().at(100.0, active=True, judging=False, window_sec=5.0)
+    for now, counts in ((104.9, True), (105.0, False)):
+        assert left.at(now, active=False, judging=False, window_sec=5.0) == Service(counts, 100.0)
+    assert not Service().at(100.0, active=False, judging=False, window_sec=5.0).counts
+
+
+@pytest.mark.parametrize(("begun", "counts"), [(104.9, True), (105.0, False)])
+def test_what_it_counts_as_when_faults_come_to_be_judged_holds_until_they_are(begun: float, counts: bool) -> None:
+    judged = Service(left_at=100.0).at(begun, active=False, judging=True, window_sec=5.0)
+    assert judged.at(1000.0, active=False, judging=True, window_sec=5.0).counts is counts
+    assert judged.at(1000.0, active=True, judging=True, window_sec=5.0).counts
+    assert not judged.at(1000.0, active=False, judging=False, window_sec=5.0).counts

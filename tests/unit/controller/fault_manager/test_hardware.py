@@ -96,16 +96,47 @@ async def test_row_13_the_wait_is_shown_with_faults_and_ranks_and_the_pods_watch
         )
 
 
-async def test_row_13_an_endpoint_that_is_already_abnormal_does_not_end_the_wait() -> None:
-    """The card takes its engine with it: a heartbeat may say so before the engines do."""
+async def abnormal(world: World, *ranks: int) -> None:
+    """Their pods say so with a heartbeat, and from then on."""
+    for rank in ranks:
+        pod = world.owner(rank)
+        pod.normal[rank] = EndpointStatus.ABNORMAL
+        await pod.beat()
+
+
+@pytest.mark.parametrize("engines_at", [None, 0.0, 0.5, WINDOW - 0.1])
+@pytest.mark.parametrize("heartbeat_at", [-WINDOW + 0.1, 0.0, 0.2])
+async def test_row_13_a_heartbeat_around_the_hardware_decides_nothing(
+    heartbeat_at: float, engines_at: float | None
+) -> None:
+    """The card takes its engine with it: a heartbeat may say so before or after the adapter does."""
     async with serving() as (world, adapter):
+        if heartbeat_at < 0.0:
+            await abnormal(world, 1)
+            await asyncio.sleep(-heartbeat_at)
+        start = now()
         await adapter.tell(card(1, 1))
-        pod = world.pod(1)
-        states = (EndpointState(0, EndpointStatus.NORMAL), EndpointState(1, EndpointStatus.ABNORMAL))
-        assert pod.attachment is not None
-        await pod.attachment.deliver(0, Heartbeat(states))
+        if heartbeat_at >= 0.0:
+            await asyncio.sleep(heartbeat_at)
+            await abnormal(world, 1)
+        if engines_at is None:
+            assert await begun(world) - start == pytest.approx(WINDOW, abs=0.5)
+            await replaced(world)
+        else:
+            await asyncio.sleep(start + engines_at - now())
+            await world.lose(1)
+            await scaled_down(world, 1)
+
+
+async def test_row_13_the_heartbeat_may_also_be_before_engines_that_come_before_the_hardware() -> None:
+    """Their collection is longer than the window; it goes on whatever the hardware says meanwhile."""
+    async with serving() as (world, adapter):
+        await abnormal(world, 1)
         await asyncio.sleep(1)
-        assert world.status().state is InstanceState.ACTIVE
+        await world.see(1, D)
+        await asyncio.sleep(2 * WINDOW)
+        await adapter.tell(card(1, 1))
+        await asyncio.sleep(2 * WINDOW)
         await world.lose(1)
         await scaled_down(world, 1)
 
@@ -185,13 +216,21 @@ async def test_row_16_not_all_ranks_of_the_node_dead_is_no_match() -> None:
         await replaced(world)
 
 
-async def test_hardware_of_an_instance_that_is_not_active_waits_for_nothing() -> None:
+@pytest.mark.parametrize("ready_again", [False, True])
+async def test_hardware_of_an_instance_that_is_not_active_waits_for_nothing(ready_again: bool) -> None:
+    """From one window after it has left ACTIVE on; who was ACTIVE since then begins anew."""
     async with serving() as (world, adapter):
-        await world.pod(2).disconnect()
-        await world.until(lambda: world.status().state is InstanceState.INACTIVE)
+        await abnormal(world, 1)
+        await asyncio.sleep(WINDOW)
+        assert world.status().state is InstanceState.INACTIVE
+        if ready_again:
+            world.pod(1).normal.clear()
+            await world.pod(1).beat()
+            await asyncio.sleep(0)
+            await abnormal(world, 1)
         start = now()
         await adapter.tell(card(1, 1))
-        assert await begun(world) - start < 0.5
+        assert await begun(world) - start == pytest.approx(WINDOW if ready_again else 0.0, abs=0.5)
 
 
 @pytest.mark.parametrize(
@@ -272,6 +311,27 @@ async def test_snapshots_of_one_failover_count_as_simultaneous_so_the_engines_de
         await asyncio.sleep(WINDOW + 1)
         await world.pod(2).connect()
         await scaled_down(world, 1)
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+async def test_a_failover_makes_no_other_strategy_of_endpoints_that_are_abnormal(noticed: bool) -> None:
+    """The next Controller has never seen the instance ACTIVE; that alone is not what RFC section 4.2 means."""
+    async with serving() as (world, _):
+        await world.kill()
+        for rank in range(4):
+            world.owner(rank).normal[rank] = EndpointStatus.ABNORMAL
+            world.engine(rank).status = (D if rank == 1 else U) if noticed else H
+        await world.restart(connect=False)
+        await FakeAdapter(world).connect(card(1, 1))
+        await world.pod(1).connect()
+        await asyncio.sleep(WINDOW + 1)
+        await world.pod(2).connect()
+        if noticed:
+            await scaled_down(world, 1)
+        else:
+            start = now()
+            assert await begun(world) - start == pytest.approx(WINDOW, abs=0.5)
+            await replaced(world)
 
 
 async def test_an_adapter_that_is_gone_leaves_its_faults_and_is_missed() -> None:
