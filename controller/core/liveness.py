@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from controller.core.reports import EndpointState
 from controller.core.status import InstanceState
 from motor_ft.model.errors import FtError, Reason
-from motor_ft.model.topology import EndpointStatus, Registration
+from motor_ft.model.topology import Endpoint, EndpointStatus, Registration
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,8 @@ class PodLiveness:
     """One pod. ``incarnation`` is empty until it has said Hello to this Controller; times are monotonic.
 
     ``last_heard`` is when it told of its endpoints, ``there_at`` when it was there at all; who this Controller has not
-    met yet counts from the first Hello of any pod of its instance.
+    met yet counts from the first Hello of any pod of its instance. ``registered`` are its endpoints with the engines
+    that it has now, as Hello and the last Snapshot name them.
     """
 
     registration: Registration
@@ -26,6 +27,7 @@ class PodLiveness:
     there_at: float = -math.inf
     snapshot_seen: bool = False
     ready: bool = False
+    registered: tuple[Endpoint, ...] = ()
     endpoints: Mapping[tuple[int, bool], EndpointStatus] = field(default_factory=dict)
 
     def heard(self, states: tuple[EndpointState, ...], now: float) -> "PodLiveness":
@@ -45,6 +47,14 @@ class PodLiveness:
         """It speaks, was ready once, and each of its endpoints is normal."""
         normal = all(status is EndpointStatus.NORMAL for status in self.endpoints.values())
         return self.connected and self.ready and normal and not self.silent(now, ttl)
+
+    def has(self, rank: int, incarnation: str) -> bool:
+        """Whether that engine is one of a rank that it has now, as far as it has named any.
+
+        A Snapshot comes with every engine that starts: what is said of any other is of one that has ended.
+        """
+        known = {endpoint.incarnation for endpoint in self.registered if endpoint.rank == rank}
+        return not incarnation or incarnation in known or not known - {""}
 
     def serving(self) -> frozenset[int]:
         """Ranks whose routable endpoint is normal."""

@@ -56,13 +56,22 @@ def take(actor: "InstanceActor", uid: str, report: Report) -> None:
         case Snapshot():
             _snapshot(actor, uid, report)
         case EngineFault() | EngineHealthy():
-            _check_owner(actor, uid, [report.observation.rank])
-            learn(actor, report)
+            _said(actor, uid, report, report.observation.rank, report.observation.incarnation)
         case ProcessDeath():
-            _check_owner(actor, uid, [report.rank])
-            learn(actor, report)
+            _said(actor, uid, report, report.rank, report.incarnation)
         case _:
             assert_never(report)
+
+
+def _said(
+    actor: "InstanceActor", uid: str, report: EngineFault | EngineHealthy | ProcessDeath, rank: int, incarnation: str
+) -> None:
+    """What was not acknowledged is sent again, perhaps after its engine has ended: that is no news of the next one."""
+    _check_owner(actor, uid, [rank])
+    if rank in actor.committed or actor.pods.all[uid].has(rank, incarnation):
+        learn(actor, report)
+    else:
+        log.info("report of an engine that has ended", instance_id=actor.instance_id, rank=rank, engine=incarnation)
 
 
 def _heard(actor: "InstanceActor", uid: str, endpoints: tuple[EndpointState, ...]) -> None:
@@ -90,7 +99,10 @@ def _snapshot(actor: "InstanceActor", uid: str, report: Snapshot) -> None:
     _check_retired(actor, report.retired)
     pod = actor.pods.all[uid]
     now = actor.env.clock.now()
-    actor.pods.update(uid, replace(pod.heard(report.endpoints, now), ready=report.ready, snapshot_seen=True))
+    heard = pod.heard(report.endpoints, now)
+    actor.pods.update(
+        uid, replace(heard, ready=report.ready, snapshot_seen=True, registered=report.registered or pod.registered)
+    )
     for endpoint in report.registered:
         if endpoint.rank not in actor.committed and not endpoint.headless:
             actor.evidence = on_incarnation(actor.evidence, endpoint.rank, endpoint.incarnation, now)

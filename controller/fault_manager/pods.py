@@ -66,6 +66,7 @@ class Pods:
         self._pods[uid] = replace(
             base,
             registration=hello.registration,
+            registered=hello.registration.endpoints,
             incarnation=hello.incarnation,
             incarnation_number=hello.incarnation_number,
             connected=True,

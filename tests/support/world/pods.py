@@ -227,8 +227,8 @@ class FakePod:
             for endpoint in self.registration.endpoints
         )
 
-    async def connect(self) -> None:
-        """Hello, Welcome, Snapshot, and heartbeats from then on."""
+    async def connect(self, *unacknowledged: Report) -> None:
+        """Hello, Welcome, what an earlier stream was not answered, Snapshot, and heartbeats from then on."""
         if self._beating is not None:
             self._beating.cancel()
         self.attachment = await self.world.manager.attach(self.hello(), self.heard.append)
@@ -240,7 +240,8 @@ class FakePod:
             welcome.generation,
             scale_down_on=welcome.enable_dp_scale_down_proxy,
         )
-        await self.tell(self.snapshot())
+        for report in (*unacknowledged, self.snapshot()):
+            await self.tell(report)
         self._beating = self.world.tasks.spawn(f"heartbeat {self.uid}", self._beats())
 
     def quiet(self) -> None:

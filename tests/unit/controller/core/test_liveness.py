@@ -19,7 +19,7 @@ from controller.core.liveness import (
 from controller.core.reports import EndpointState
 from controller.core.status import InstanceState
 from motor_ft.model.errors import FtError, Reason
-from motor_ft.model.topology import EndpointStatus
+from motor_ft.model.topology import Endpoint, EndpointStatus
 from tests.unit.controller.core.fleet import pod
 
 NORMAL, ABNORMAL = EndpointStatus.NORMAL, EndpointStatus.ABNORMAL
@@ -63,6 +63,18 @@ def test_a_heartbeat_replaces_what_was_known_of_the_endpoints() -> None:
     heard = PodLiveness(pod(1, [0, 1])).heard(states(0, 1), 100.0).heard(states(1), 101.0)
     assert heard.serving() == {1}
     assert heard.last_heard == 101.0
+
+
+def test_a_pod_has_the_engines_that_it_has_named_and_any_while_it_has_named_none() -> None:
+    """A headless process of a rank has an incarnation of its own; who names no engine means the present one."""
+    engines = (
+        Endpoint(0, "10.0.0.1", 8000, incarnation="e0"),
+        Endpoint(0, "10.0.0.1", 0, incarnation="h0", headless=True),
+    )
+    named = replace(PodLiveness(pod(1, [0, 1])), registered=(*engines, Endpoint(1, "10.0.0.1", 8001)))
+    assert [named.has(0, each) for each in ("e0", "h0", "", "former")] == [True, True, True, False]
+    assert named.has(1, "first")
+    assert PodLiveness(pod(1, [0])).has(0, "e0")
 
 
 def test_only_a_normal_routable_endpoint_serves() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from controller.core.phases import Phase
 from controller.core.reports import ProcessDeath
+from controller.fault_manager.intake import judged
 from motor_ft.model.engine import EngineStatus
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.model.topology import Registration
@@ -251,6 +252,26 @@ async def test_after_a_second_one_what_is_said_of_the_first_engines_still_means_
         await asyncio.sleep(30)
         assert world.observed.strategies == [("engine_relaunch", "succeeded")]
         assert world.can_serve()
+
+
+@pytest.mark.parametrize("late", [None, D, H])
+async def test_the_next_controller_too_gives_nothing_on_what_is_said_of_the_first_engines(
+    late: EngineStatus | None,
+) -> None:
+    """What was sent and not acknowledged is sent again before the snapshot; it has seen none of those engines."""
+    async with serving() as world:
+        pod, first = world.owner(1), world.engine(1)
+        await world.see(1, D)
+        await relaunched(world)
+        await world.kill()
+        await world.restart(connect=False)
+        first.status = late or D
+        death = ProcessDeath(1, first.incarnation, 4711, "sent, and not acknowledged")
+        await pod.connect(death if late is None else judged(first.read()))
+        await world.pod(2).connect()
+        await world.until(world.can_serve)
+        await asyncio.sleep(OFF.fault_collection_timeout)
+        assert world.controller.started == []
 
 
 @pytest.mark.parametrize("write", ["identity", Phase.NORMAL])

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.core.reports import AdapterHello, Directive, EndpointState, Heartbeat
+from controller.core.reports import AdapterHello, Directive
 from controller.core.status import InstanceState
 from controller.fault_manager.concerns import Concerns
 from controller.fault_manager.environment import Settings
