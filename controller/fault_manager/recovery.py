@@ -42,6 +42,7 @@ class Recovery:
         self.tried: frozenset[Action] = frozenset()
         self.fallback_due: Failure | None = None
         self.ordered: Failure | None = None
+        self._makes_way = False
         self.paused = ""
         self.automation_stopped = False
         self.draining = False
@@ -99,6 +100,8 @@ class Recovery:
             if is_news(actor.evidence, observation):
                 learn(actor, judged(observation))
         actor.note(*of_evidence(known, actor.evidence))
+        if result.outcome is Outcome.CANCELLED and self._makes_way:
+            self.tried = frozenset(each for each in self.tried if each != name)
         if result.outcome is not Outcome.CANCELLED:
             actor.hardware.carried_out(faults_of(name, actor.hardware.correlation, actor.active) or ())
         if name == Action.PARTIAL_LOSS:
@@ -164,7 +167,7 @@ class Recovery:
         self._note(decision, snapshot)
         if decision.stop:
             self._runner.stop(decision.reason)
-            self.tried = frozenset(each for each in self.tried if each != self.strategy)  # it only makes way
+            self._makes_way = decision.action not in PASSIVE
         elif decision.action is Action.WAIT:
             self._idle_probe.look(now)
         elif decision.action is Action.INSTANCE_RECONFIGURATION:
@@ -204,4 +207,5 @@ class Recovery:
         said = {"strategy": action, "request_id": case.spec.request_id, "generation": case.spec.generation}
         self._actor.note(Change(EventKind.STRATEGY, f"{action} starts: {reason}", said))
         self._runner.start(self._actor.env.strategies[action](case))
+        self._makes_way = False
         self.tried |= {action}

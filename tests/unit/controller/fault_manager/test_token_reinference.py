@@ -92,6 +92,18 @@ async def test_a_fault_that_comes_and_goes_does_not_hold_back_dead_engines_for_e
         assert world.controller.started == ["token_reinference", "dp_scale_down"]
 
 
+async def test_a_fault_that_is_away_for_a_while_does_not_cut_short_what_was_begun_meanwhile() -> None:
+    """Once in an incident: else a flapping fault takes back every scale-down before it comes to its apply."""
+    async with serving() as (world, adapter):
+        await adapter.tell(TOKEN)
+        await world.lose(1)
+        await world.until(lambda: world.controller.started == ["token_reinference"])
+        world.pod(2).hold["guard"] = lambda: adapter.tell(TOKEN)
+        await adapter.clear(TOKEN)
+        await world.until(lambda: world.status().dead_committed == (1,) and world.can_serve())
+        assert world.observed.strategies == [("token_reinference", "cancelled"), ("dp_scale_down", "succeeded")]
+
+
 @pytest.mark.parametrize("step", ["guard", "status"])
 async def test_a_scale_down_before_its_apply_makes_way_and_is_begun_anew_afterwards(step: str) -> None:
     """Guards are aborted and the phase goes back before the next strategy starts; nobody is removed meanwhile."""
