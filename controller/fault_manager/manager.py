@@ -78,6 +78,7 @@ class FaultManager:
         self._leading = False
         self._begun_at = 0.0
         self._behind: FtError | None = None
+        self._draining = False
         self._closing = False
 
     @property
@@ -171,6 +172,7 @@ class FaultManager:
 
     async def drain(self, timeout_sec: float) -> None:
         """Before another Controller takes over: decide nothing more, and give transactions so long to end."""
+        self._draining = True
         drains = [asyncio.create_task(actor.recovery.drain(), name="drain") for actor in self._actors.values()]
         if drains:
             _, late = await asyncio.wait(drains, timeout=timeout_sec)
@@ -333,6 +335,7 @@ class FaultManager:
             on_gone=self._bury,
             spare_prefill=self._spare_prefill,
         )
+        actor.recovery.draining = self._draining
         self._actors[instance_id] = actor
         return actor
 

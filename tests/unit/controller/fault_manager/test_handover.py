@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from controller.core.phases import Phase
-from tests.support.world.pods import TWO_PODS
+from tests.support.world.pods import TWO_PODS, D, U, registration
 from tests.support.world.world import World
 
 pytestmark = pytest.mark.looptime
@@ -80,3 +80,17 @@ async def test_a_fault_that_comes_then_is_the_next_controllers() -> None:
         await asyncio.sleep(30)
         assert world.controller.started == []
         await handed_over(world)
+
+
+async def test_an_instance_that_comes_then_is_recovered_by_the_next_controller() -> None:
+    async with World(*TWO_PODS) as world:
+        go_on, drain = await held(world, "guard")
+        newcomer = world.add(registration(3, [0, 1], job="other", dp_size=2))
+        await newcomer.connect()
+        await world.until(lambda: world.can_serve(2))
+        await newcomer.see(0, D)
+        await newcomer.see(1, U)
+        await asyncio.sleep(10)
+        assert world.controller.started == ["dp_scale_down"]
+        go_on.set()
+        await drain
