@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, assert_never
 from controller.core.errors import Failure, FailureCode
 from controller.core.evidence import FAULTY, on_death, on_fault, on_healthy, on_incarnation
 from controller.core.liveness import check_heartbeat
-from controller.core.phases import STABLE
 from controller.core.reports import EndpointState, EngineFault, EngineHealthy, Heartbeat, ProcessDeath, Report, Snapshot
 from motor_ft.model.engine import EngineObservation, EvidenceSource
 from motor_ft.model.errors import FtError, Reason
@@ -114,7 +113,7 @@ def _check_retired(actor: "InstanceActor", retired: Iterable[int]) -> None:
     """A pod that has retired more than was ever committed lived through a commit that we did not: not believed."""
     pending = actor.runtime.volatile.pending if actor.runtime else frozenset()
     unknown = sorted(set(retired) - actor.committed - pending)
-    if unknown and actor.phase in STABLE and actor.recovery.strategy is None:
+    if unknown:
         text = f"ranks {unknown} are retired at their NodeManager, but were never committed here"
         actor.recovery.fallback_due = Failure(FailureCode.INTERRUPTED, text)
 

@@ -15,7 +15,9 @@ from controller.store.codec import Kind
 from controller.store.memory import MemoryStore
 from controller.store.sqlite import SqliteStore
 from motor_ft.model.errors import FtError, Reason
+from motor_ft.model.hardware import FaultLevel
 from tests.support.world.adapters import Trouble
+from tests.support.world.hardware import FakeAdapter, card, with_cards
 from tests.support.world.pods import TWO_PODS, D, H, U, registration
 from tests.support.world.world import SETTINGS, Controller, World
 
@@ -199,6 +201,26 @@ async def test_retired_ranks_that_were_never_committed_here_are_not_believed() -
         await world.restart()
         await replaced(world)
         assert all("ranks [1] are retired" in reason for _, _, reason in world.stops)
+
+
+@virtual
+async def test_nor_are_those_that_a_pod_names_while_something_else_is_done() -> None:
+    """It says so once; what runs comes to its end first."""
+    async with World(*map(with_cards, TWO_PODS)) as world:
+        adapter = FakeAdapter(world)
+        await adapter.connect()
+        await world.serve()
+        waited_for = card(1, 1, level=FaultLevel.L2, code="0x08520003")
+        await adapter.tell(waited_for)
+        await world.until(lambda: world.controller.started == ["token_reinference"])
+        world.pod(2).state = replace(world.pod(2).state, retired=frozenset({3}))
+        await world.pod(2).disconnect()
+        await world.pod(2).connect()
+        await asyncio.sleep(1)
+        assert world.stops == []
+        await adapter.clear(waited_for)
+        await replaced(world)
+        assert all("ranks [3] are retired" in reason for _, _, reason in world.stops)
 
 
 @virtual
