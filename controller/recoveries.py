@@ -1,6 +1,7 @@
 """The ways to bring an instance back, built with the adapters of one Controller."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from controller.core.case import Builder, Case
 from controller.core.decision import Action
@@ -42,7 +43,7 @@ def recoveries(
             on_stage=_staged(case, on_stage, recorder),
         )
 
-    def instance_reconfiguration(case: Case) -> Strategy:
+    def instance_reconfiguration(case: Case, before: Callable[[], Awaitable[None]] | None = None) -> Strategy:
         return InstanceReconfiguration(
             instance_id=case.spec.instance_id,
             request_id=case.spec.request_id,
@@ -55,6 +56,7 @@ def recoveries(
             publisher=publisher,
             runtime=case.runtime,
             clock=clock,
+            before=before,
         )
 
     def partial_loss(case: Case) -> Strategy:
@@ -81,7 +83,7 @@ def recoveries(
             times=ScaleP2DTimes(settings.limits.request_timeout, settings.scale_p2d_wait, times.give_up),
             recovered=case.recovered,
             spare=case.spare,
-            rebuild=instance_reconfiguration(case),
+            rebuild=partial(instance_reconfiguration, case),
             publisher=publisher,
             runtime=case.runtime,
         )

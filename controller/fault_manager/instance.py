@@ -261,11 +261,22 @@ class InstanceActor:
         return self.life.state is InstanceState.ACTIVE and idle and not (self.superseded or self.life.dissolved)
 
     def give_way(self, needy: int) -> Awaitable[None]:
-        """Be rebuilt so that a decode instance gets the hardware; returns what to await until the pods have ended."""
-        text = f"decode instance {needy} needs its hardware"
-        self.recovery.fallback_due = Failure(FailureCode.FREED_FOR_DECODE, text)
+        """Be rebuilt so that a decode instance gets the hardware; returns what to await until the pods have ended.
+
+        Who waits no longer needs it no more: where it could not be begun by then, it is not begun.
+        """
+        freed = Failure(FailureCode.FREED_FOR_DECODE, f"decode instance {needy} needs its hardware")
+        self.recovery.fallback_due = freed
         self.wake()
-        return self.until(lambda: not any(pod.connected for pod in self.pods.all.values()))
+        return self._given_way(freed)
+
+    async def _given_way(self, freed: Failure) -> None:
+        try:
+            await self.until(lambda: not any(pod.connected for pod in self.pods.all.values()))
+        except asyncio.CancelledError:
+            if self.recovery.fallback_due is freed:
+                self.recovery.fallback_due = None
+            raise
 
     def wake(self) -> None:
         """Something has changed."""

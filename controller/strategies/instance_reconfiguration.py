@@ -49,7 +49,9 @@ class InstanceReconfiguration:
         publisher: ServingPublisher,
         runtime: Runtime,
         clock: Clock,
+        before: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
+        """``before`` is done when the phase is durable and nobody was stopped yet."""
         self._instance_id = instance_id
         self._request_id = request_id
         self._addresses = addresses
@@ -61,6 +63,7 @@ class InstanceReconfiguration:
         self._publisher = publisher
         self._runtime = runtime
         self._clock = clock
+        self._before = before
 
     def died(self, rank: int, source: EvidenceSource) -> None:
         """Everything is stopped anyway."""
@@ -72,6 +75,8 @@ class InstanceReconfiguration:
         """Withdraw and write RECONFIGURING, stop everybody, wait for a READY replacement."""
         self._runtime.show(withdrawn=True, pending=frozenset())
         await self._write_phase()
+        if self._before is not None:
+            await self._before()
         tasks = Tasks(f"reconfiguration-{self._instance_id}")
         try:
             withdrawal = tasks.spawn(

@@ -27,7 +27,8 @@ class ScaleP2DTimes:
 class ScaleP2D:
     """Isolates the instance; where its faults do not clear by themselves, it is rebuilt in place of a prefill instance.
 
-    Nothing of it is durable before the rebuilding is.
+    The rebuilding is durable before a prefill instance is asked. When the Controller ends between the two, the next one
+    only rebuilds: it cannot know whether an instance was taken, and takes none.
     """
 
     name = "scale_p2d"
@@ -39,13 +40,14 @@ class ScaleP2D:
         times: ScaleP2DTimes,
         recovered: Callable[[], Awaitable[object]],
         spare: Callable[[], Awaitable[object] | None],
-        rebuild: Strategy,
+        rebuild: Callable[[Callable[[], Awaitable[None]]], Strategy],
         publisher: ServingPublisher,
         runtime: Runtime,
     ) -> None:
         """``spare`` takes one prefill instance out of service and returns what to await until its pods have ended.
 
-        It returns None when none can be spared.
+        It returns None when none can be spared. ``rebuild`` builds what rebuilds the instance; what it is given is done
+        when that is durable, and before any pod is stopped.
         """
         self._instance_id = instance_id
         self._times = times
@@ -71,14 +73,15 @@ class ScaleP2D:
             return await serve_again(
                 outcome, self._instance_id, self._runtime, self._publisher, self._times.request_timeout
             )
-        freed = self._spare()
-        if freed is None:
+        return await self._rebuild(self._free).execute()
+
+    async def _free(self) -> None:
+        if (freed := self._spare()) is None:
             log.warning("no prefill instance can be spared", instance_id=self._instance_id)
         else:
             with suppress(TimeoutError):  # pods that nobody reaches must not hold up the rebuilding
                 async with asyncio.timeout(self._times.give_up):
                     await freed
-        return await self._rebuild.execute()
 
     async def _wait(self) -> Outcome | None:
         """SUCCEEDED when the faults have cleared, CANCELLED when asked to end, None when the time is over."""

@@ -1,7 +1,7 @@
 """Scale P2D: a decode instance with broken hardware gets the place of one prefill instance, never of the last."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -9,8 +9,9 @@ from functools import partial
 import pytest
 
 from controller.core.phases import Phase
-from motor_ft.model.hardware import FaultLevel
+from motor_ft.model.hardware import FaultLevel, HardwareFault
 from motor_ft.model.topology import Registration, Role
+from tests.support.world.adapters import Trouble
 from tests.support.world.hardware import FakeAdapter, card, with_cards
 from tests.support.world.pods import D, registration
 from tests.support.world.world import SETTINGS, World
@@ -35,11 +36,13 @@ def prefill(number: int, model: str = "model") -> Registration:
 
 
 @asynccontextmanager
-async def serving(*pods: Registration) -> AsyncIterator[tuple[World, FakeAdapter]]:
-    """Instance N is that of pod N."""
+async def serving(
+    *pods: Registration, faults: Sequence[HardwareFault] = ()
+) -> AsyncIterator[tuple[World, FakeAdapter]]:
+    """Instance N is that of pod N; these faults were there before."""
     async with World(*pods, settings=OFF) as world:
         adapter = FakeAdapter(world)
-        await adapter.connect()
+        await adapter.connect(*faults)
         for number in range(1, len(pods) + 1):
             await world.pod(number).connect()
             await world.until(partial(world.can_serve, number))
@@ -129,6 +132,49 @@ async def test_a_controller_that_ends_while_it_waits_begins_anew() -> None:
         await FakeAdapter(world).connect()
         await world.until(lambda: world.can_serve(1))
         assert world.stops == []
+
+
+async def test_a_controller_that_ends_after_it_took_a_prefill_instance_takes_no_other() -> None:
+    """The next one rebuilds, whether the instance that was taken has given way or not."""
+    async with serving(decode(1), prefill(2), prefill(3), prefill(4)) as (world, adapter):
+        world.pod(4).hold["stop"] = asyncio.Event().wait
+        await adapter.tell(card(0, 1))
+        await world.until(lambda: world.calls("stop"), timeout=2 * WAIT)
+        assert world.calls("stop") == [("stop", world.pod(4).address)]
+        await world.kill()
+        world.pod(4).hold.clear()
+        await world.restart()
+        await FakeAdapter(world).connect(card(0, 1))
+        await world.until(lambda: world.can_serve(5) and world.can_serve(6))
+        await asyncio.sleep(2 * WAIT)
+        assert sorted(instance for instance, _ in stopped(world)) == [1, 4]
+
+
+async def test_a_controller_that_ends_before_it_took_a_prefill_instance_leaves_a_rebuilding() -> None:
+    async with serving(decode(1), prefill(2), prefill(3)) as (world, adapter):
+        world.store.script[Phase.RECONFIGURING] = Trouble.KILLED_AFTER
+        await adapter.tell(card(0, 1))
+        await world.store.killed.wait()
+        assert world.stops == []
+        await world.kill()
+        await world.restart()
+        await FakeAdapter(world).connect()
+        await world.until(lambda: world.can_serve(4))
+        assert [instance for instance, _ in stopped(world)] == [1]
+
+
+async def test_a_prefill_instance_that_could_not_give_way_in_time_is_let_be() -> None:
+    """Nor when its automation was paused meanwhile, and is resumed much later."""
+    async with serving(decode(1), prefill(2), prefill(3), faults=[card(0, 3)]) as (world, adapter):
+        await adapter.tell(card(0, 1))
+        await asyncio.sleep(WAIT - 2)
+        world.store.script["identity"] = Trouble.NEVER_WRITTEN
+        await adapter.clear(card(0, 3))  # its baseline is to be written, and nothing is decided before
+        await world.until(lambda: world.stops, timeout=2 * (WAIT + OFF.heartbeat_ttl + OFF.limits.lease))
+        del world.store.script["identity"]
+        await asyncio.sleep(2 * WAIT)
+        assert [instance for instance, _ in stopped(world)] == [1]
+        assert world.can_serve(3)
 
 
 async def test_a_rebuilding_that_fails_after_it_stops_automation() -> None:
