@@ -96,13 +96,13 @@ async def run_engine(config: EngineDaemonConfig, stop: asyncio.Event) -> None:
 async def run_rest(config: RestDaemonConfig, stop: asyncio.Event) -> None:
     """``motor-gateway rest``, until ``stop`` is set."""
     configure_logging(level=config.log_level, json=config.log_json)
-    controller = ControllerClient(config.controller, config.request_timeout_sec)
+    controller = ControllerClient(config.controllers, config.request_timeout_sec)
     registry = CollectorRegistry()
     rest = RestServer(config.listen, controller_routes(controller), RestMetrics(registry))
-    metrics = MetricsServer(config.metrics_listen, registry)
+    metrics = MetricsServer(config.metrics_listen, registry, controller.problem)
     try:
         _log.info("serving metrics", port=await metrics.start())
-        _log.info("serving REST", port=await rest.start(), controller=config.controller)
+        _log.info("serving REST", port=await rest.start(), controllers=config.controllers)
         await stop.wait()
     finally:
         await rest.stop()

@@ -73,15 +73,16 @@ class RestDaemonConfig(_Daemon, frozen=True, forbid_unknown_fields=True, kw_only
 
     listen: str
     """``host:port`` of the REST routes."""
-    controller: str
-    """``host:port`` of the Controller's gRPC server."""
+    controllers: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """``host:port`` of every Controller, leader or not."""
     request_timeout_sec: Seconds = 5.0
-    """Of one call to the Controller."""
+    """Of one call to one Controller."""
 
     def __post_init__(self) -> None:
         _check_listen("metrics_listen", self.metrics_listen)
         _check_listen("listen", self.listen)
-        _check_listen("controller", self.controller)
+        for index, controller in enumerate(self.controllers):
+            _check_listen(f"controllers[{index}]", controller)
 
 
 class ConditionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

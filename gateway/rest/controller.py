@@ -110,6 +110,7 @@ def _report_status(reason: Reason) -> int:
         Reason.PERMISSION_DENIED,
         Reason.NOT_LEADER,
         Reason.EPOCH_BEHIND_FLEET,
+        Reason.CONTROLLER_UNREACHABLE,
         Reason.OUTCOME_UNKNOWN,
         Reason.OVERLOADED,
         Reason.STORE_UNAVAILABLE,

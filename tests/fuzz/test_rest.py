@@ -47,7 +47,7 @@ async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
         surfaces.controller() as controller,
     ):
         await node.join()
-        client = ControllerClient(controller.target, 10.0)
+        client = ControllerClient([controller.target], 10.0)
         routes = node_manager_routes(node.local, metrics=RestMetrics(CollectorRegistry()))
         async with serve_rest([*routes, *controller_routes(client)]) as rest:
             yield rest

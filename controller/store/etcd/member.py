@@ -9,9 +9,7 @@ import grpc
 from controller.store.etcd.errors import RefusedError
 from motor_ft.etcd import rpc_pb2 as pb
 from motor_ft.etcd.rpc_pb2_grpc import AuthStub, KVStub, LeaseStub, WatchStub
-
-CONNECT_SEC = 1.0
-"""How long to wait for a member that does not even refuse the connection."""
+from motor_ft.wire.channel import connected
 
 OPTIONS = (
     # Not below 5 s, etcd's default limit: more frequent pings are answered with GOAWAY.
@@ -59,16 +57,8 @@ class Member:
         self.auth = AuthStub(self._channel)
 
     async def connected(self) -> bool:
-        """Whether a request goes out at once; False when an attempt to connect failed, or takes too long."""
-        try:
-            async with asyncio.timeout(CONNECT_SEC):
-                state = self._channel.get_state(try_to_connect=True)
-                while state not in {grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE}:
-                    await self._channel.wait_for_state_change(state)
-                    state = self._channel.get_state(try_to_connect=True)
-        except TimeoutError:
-            return False
-        return state is grpc.ChannelConnectivity.READY
+        """Whether a request goes out at once."""
+        return await connected(self._channel)
 
     async def close(self) -> None:
         """Let go of the connection."""

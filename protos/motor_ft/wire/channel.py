@@ -1,5 +1,6 @@
 """Client side: channels that notice a dead peer, and calls that always end (protocol.md section 3)."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -11,6 +12,8 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+CONNECT_SEC = 1.0
+"""How long to wait for a peer that does not even refuse the connection."""
 
 OPTIONS = (
     # Pings only while a call runs: a peer with the default policy answers idle pings with GOAWAY.
@@ -52,6 +55,19 @@ async def call(
         return await method(request, timeout=timeout)
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from error
+
+
+async def connected(channel: grpc.aio.Channel) -> bool:
+    """Whether a request goes out at once; False when an attempt to connect failed, or takes too long."""
+    try:
+        async with asyncio.timeout(CONNECT_SEC):
+            state = channel.get_state(try_to_connect=True)
+            while state not in {grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE}:
+                await channel.wait_for_state_change(state)
+                state = channel.get_state(try_to_connect=True)
+    except TimeoutError:
+        return False
+    return state is grpc.ChannelConnectivity.READY
 
 
 class _Unary(grpc.aio.UnaryUnaryClientInterceptor):

@@ -1,7 +1,7 @@
 """RPC metrics, and the HTTP server for them and for probes."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
 from prometheus_client import (
@@ -51,16 +51,16 @@ class RpcMetrics:
 class MetricsServer(HttpServer):
     """``/metrics``, ``/healthz`` (the loop turns) and ``/readyz``.
 
-    ``unready`` says why the process cannot do its work, empty when it can; ``degraded`` what does not work meanwhile.
-    Beside what the registry has ``/metrics`` tells memory, file descriptors and CPU of the process (``process_…``), and
-    the tasks of its loop.
+    ``unready`` says why the process cannot do its work, empty when it can, and may have to ask somebody for it;
+    ``degraded`` says what does not work meanwhile. Beside what the registry has ``/metrics`` tells memory, file
+    descriptors and CPU of the process (``process_…``), and the tasks of its loop.
     """
 
     def __init__(
         self,
         listen: str,
         registry: CollectorRegistry,
-        unready: Callable[[], str] = lambda: "",
+        unready: Callable[[], str | Awaitable[str]] = lambda: "",
         degraded: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
         self._registry = registry
@@ -87,6 +87,7 @@ class MetricsServer(HttpServer):
         return web.Response(text="ok\n")
 
     async def _readyz(self, _request: web.Request) -> web.Response:
-        why = self._unready()
+        unready = self._unready()
+        why = unready if isinstance(unready, str) else await unready
         lines = [f"not ready: {why}" if why else "ready", *(f"degraded: {what}" for what in self._degraded())]
         return web.Response(status=503 if why else 200, text="".join(f"{line}\n" for line in lines))

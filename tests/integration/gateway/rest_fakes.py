@@ -1,5 +1,6 @@
 """What stands behind the REST routes in tests, and a client that reads JSON."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -88,13 +89,19 @@ class FakeController(Unasked, fault_report_pb2_grpc.FaultReportServiceServicer):
         self.instances: dict[int, controller_pb2.Instance] = {}
         self.disabled = False
         self.refusal: FtError | None = None
+        self.frozen = False
         self.reports: list[fault_report_pb2.ReportSoftwareFaultRequest] = []
+
+    async def _answers(self) -> None:
+        if self.frozen:
+            await asyncio.Event().wait()
+        if self.refusal is not None:
+            raise self.refusal
 
     async def GetInstance(
         self, request: controller_pb2.GetInstanceRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> controller_pb2.GetInstanceResponse:
-        if self.refusal is not None:
-            raise self.refusal
+        await self._answers()
         if request.instance_id not in self.instances:
             raise FtError(Reason.UNKNOWN_INSTANCE, f"there is no instance {request.instance_id}")
         return controller_pb2.GetInstanceResponse(instance=self.instances[request.instance_id])
@@ -103,6 +110,7 @@ class FakeController(Unasked, fault_report_pb2_grpc.FaultReportServiceServicer):
         self, request: controller_pb2.ListInstancesRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> controller_pb2.ListInstancesResponse:
         """One instance on each page, whatever page size is asked for."""
+        await self._answers()
         rest = sorted(number for number in self.instances if number > int(request.page_token or 0))
         return controller_pb2.ListInstancesResponse(
             instances=[self.instances[number] for number in rest[:1]],
@@ -126,8 +134,7 @@ class FakeController(Unasked, fault_report_pb2_grpc.FaultReportServiceServicer):
         self, request: fault_report_pb2.ReportSoftwareFaultRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> fault_report_pb2.ReportSoftwareFaultResponse:
         self.reports.append(request)
-        if self.refusal is not None:
-            raise self.refusal
+        await self._answers()
         return fault_report_pb2.ReportSoftwareFaultResponse(accepted=not self.disabled)
 
 
@@ -165,11 +172,11 @@ async def serve_rest(routes: list[web.RouteDef]) -> AsyncIterator[Rest]:
 
 
 @asynccontextmanager
-async def serve_controller(controller: FakeController) -> AsyncIterator[str]:
-    """Serve a Controller on a free port; gives its address."""
+async def serve_controller(controller: FakeController, listen: str = "127.0.0.1:0") -> AsyncIterator[str]:
+    """Serve a Controller, on any free port unless said otherwise; gives its address."""
     server = RpcServer(
         name="controller",
-        listen="127.0.0.1:0",
+        listen=listen,
         metrics=RpcMetrics(CollectorRegistry()),
         policies=POLICIES,
         commands=OrderLedger(),
@@ -186,9 +193,9 @@ async def serve_controller(controller: FakeController) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def serve_beside(target: str, timeout: float = 5.0) -> AsyncIterator[Rest]:
-    """Serve the Controller's routes on top of a Controller at ``target``."""
-    client = ControllerClient(target, timeout)
+async def serve_beside(*targets: str, timeout: float = 5.0) -> AsyncIterator[Rest]:
+    """Serve the Controller's routes on top of Controllers at ``targets``."""
+    client = ControllerClient(targets, timeout)
     try:
         async with serve_rest(controller_routes(client)) as rest:
             yield rest

@@ -9,6 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from motor_ft.model.errors import FtError, Reason
 from motor_ft.v1 import engine_pb2, engine_pb2_grpc
 from motor_ft.wire.channel import call, open_channel
 from tests.integration.gateway.rest_fakes import FakeController, serve_controller
@@ -59,13 +60,38 @@ async def test_the_engine_daemon_serves_counts_and_stops(tmp_path: Path) -> None
 
 async def test_the_rest_daemon_serves_and_stops(tmp_path: Path) -> None:
     async with serve_controller(FakeController()) as controller:
-        arguments = config(tmp_path, listen="127.0.0.1:0", controller=controller)
+        arguments = config(tmp_path, listen="127.0.0.1:0", controllers=[controller])
         async with gateway("rest", "--config", arguments) as daemon, aiohttp.ClientSession() as session:
             port = await port_of(daemon, "serving REST")
             async with session.get(f"http://127.0.0.1:{port}/controller/fault_tolerance/status") as answer:
                 assert await answer.json() == {"instances": []}
             daemon.process.send_signal(signal.SIGINT)
             assert (await ended(daemon))[0] == 0
+
+
+async def test_the_rest_daemon_is_ready_while_a_controller_leads_and_says_why_it_is_not(tmp_path: Path) -> None:
+    controller = FakeController()
+    address = f"127.0.0.1:{free_port()}"
+    arguments = config(tmp_path, listen="127.0.0.1:0", controllers=[address])
+    async with gateway("rest", "--config", arguments) as daemon, aiohttp.ClientSession() as session:
+        url = f"http://127.0.0.1:{await port_of(daemon, 'serving metrics')}/readyz"
+        await daemon.line("serving REST")
+
+        async def readiness() -> tuple[int, str]:
+            async with session.get(url) as answer:
+                return answer.status, await answer.text()
+
+        status, why = await readiness()
+        assert status == 503
+        assert why.startswith("not ready: CONTROLLER_UNREACHABLE: no Controller answers for the fleet now")
+        assert address in why
+        async with serve_controller(controller, address):
+            while (ready := await readiness())[0] == 503:
+                assert "CONTROLLER_UNREACHABLE" in ready[1]
+            assert ready == (200, "ready\n")
+            controller.refusal = FtError(Reason.NOT_LEADER, "stands by")
+            status, why = await readiness()
+            assert (status, "NOT_LEADER" in why) == (503, True)
 
 
 @pytest.mark.parametrize("name", ["engine", "rest"])
@@ -88,7 +114,7 @@ async def test_a_configuration_can_be_checked_without_a_start(name: str) -> None
 async def test_a_port_in_use_ends_it_with_a_line_that_names_it(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        arguments = config(tmp_path, listen=listen, controller=f"127.0.0.1:{free_port()}")
+        arguments = config(tmp_path, listen=listen, controllers=[f"127.0.0.1:{free_port()}"])
         async with gateway("rest", "--config", arguments) as daemon:
             code, output = await ended(daemon)
     assert code == 1

@@ -47,7 +47,7 @@ def controller() -> FakeController:
 async def rest(node: FakeNode, controller: FakeController) -> AsyncIterator[Rest]:
     """All routes in one server."""
     async with serve_controller(controller) as target:
-        client = ControllerClient(target, 5.0)
+        client = ControllerClient([target], 5.0)
         async with serve_rest(all_routes(node, client)) as rest:
             yield rest
         await client.close()
@@ -63,7 +63,7 @@ def demand_documented(method: str, path: str, status: int, body: object) -> None
 
 
 async def test_routes_of_the_document_are_exactly_those_of_the_server(node: FakeNode) -> None:
-    client = ControllerClient("127.0.0.1:1", 5.0)
+    client = ControllerClient(["127.0.0.1:1"], 5.0)
     served = {(route.method, route.path) for route in all_routes(node, client)}
     await client.close()
     assert served | {("GET", "/openapi.json")} == operations()

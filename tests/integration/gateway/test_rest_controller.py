@@ -1,6 +1,7 @@
 """The routes beside a Controller, in the RFC's own shapes."""
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -141,16 +142,26 @@ class TestStatus:
         assert (status, body["error"]["reason"]) == (400, "INVALID_REQUEST")
 
     async def test_not_leading_is_503(self, rest: Rest, controller: FakeController) -> None:
-        controller.refusal = FtError(Reason.NOT_LEADER, "ask another", leader="10.0.0.9:1")
+        controller.refusal = FtError(Reason.NOT_LEADER, "ask another")
         status, body = await rest.get(f"{STATUS}?instance_id=7")
         assert (status, body["error"]["reason"]) == (503, "NOT_LEADER")
+        assert "ask another" in body["error"]["message"]
 
-    async def test_a_controller_that_does_not_answer_is_502_and_named(self) -> None:
+    async def test_a_controller_that_cannot_be_reached_is_503_and_named(self) -> None:
         target = f"127.0.0.1:{free_port()}"
         async with serve_beside(target) as rest:
             status, body = await rest.get(STATUS)
-        assert (status, body["error"]["reason"]) == (502, "OUTCOME_UNKNOWN")
+        assert (status, body["error"]["reason"]) == (503, "CONTROLLER_UNREACHABLE")
         assert target in body["error"]["message"]
+
+    async def test_a_read_without_an_answer_has_no_outcome_that_could_be_unknown(
+        self, controller: FakeController
+    ) -> None:
+        controller.frozen = True
+        async with serve_controller(controller) as target, serve_beside(target, timeout=0.1) as rest:
+            status, body = await rest.get(STATUS)
+        assert (status, body["error"]["reason"]) == (503, "CONTROLLER_UNREACHABLE")
+        assert "DEADLINE_EXCEEDED" in body["error"]["message"]
 
 
 class TestReport:
@@ -192,7 +203,7 @@ class TestReport:
         controller.refusal = FtError(reason, "because")
         assert await rest.post(REPORT, FAULT) == (400, {"accepted": False, "reason": f"{reason}: because"})
 
-    @pytest.mark.parametrize(("reason", "status"), [(Reason.NOT_LEADER, 503), (Reason.OVERLOADED, 429)])
+    @pytest.mark.parametrize(("reason", "status"), [(Reason.STORE_UNAVAILABLE, 503), (Reason.OVERLOADED, 429)])
     async def test_a_report_that_nobody_judged_is_not_the_reporters_fault(
         self, rest: Rest, controller: FakeController, reason: Reason, status: int
     ) -> None:
@@ -226,7 +237,95 @@ class TestReport:
         status, body = await rest.post_raw(REPORT, text)
         assert (status, body["accepted"]) == (400, False)
 
-    async def test_a_controller_that_does_not_answer_is_502(self) -> None:
+    async def test_a_controller_that_cannot_be_reached_is_503(self) -> None:
         async with serve_beside(f"127.0.0.1:{free_port()}") as rest:
             status, body = await rest.post(REPORT, FAULT)
-        assert (status, body["accepted"]) == (502, False)
+        assert (status, body["accepted"]) == (503, False)
+        assert "CONTROLLER_UNREACHABLE" in body["reason"]
+
+
+class Fleet:
+    """Three Controllers at their addresses, of which a test says who leads."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self.controllers: list[FakeController] = []
+        self.addresses: list[str] = []
+
+    async def start(self) -> None:
+        for _ in range(3):
+            controller = FakeController()
+            controller.instances[7] = rfc_instance()
+            self.controllers.append(controller)
+            self.addresses.append(await self._stack.enter_async_context(serve_controller(controller)))
+
+    def lead(self, leader: int | None, named: bool = True) -> None:
+        """The others refuse, and say who leads."""
+        for number, controller in enumerate(self.controllers):
+            said = {"leader": self.addresses[leader]} if leader is not None and named else {}
+            refusal = FtError(Reason.NOT_LEADER, f"controller {number} stands by", **said)
+            controller.refusal = None if number == leader else refusal
+
+    def reported(self) -> list[int]:
+        """How many reports each has seen."""
+        return [len(controller.reports) for controller in self.controllers]
+
+
+@pytest.fixture
+async def fleet() -> AsyncIterator[Fleet]:
+    async with AsyncExitStack() as stack:
+        fleet = Fleet(stack)
+        await fleet.start()
+        yield fleet
+
+
+class TestLeader:
+    """Whoever leads is found."""
+
+    async def test_a_leader_that_is_named_is_followed_though_it_is_not_configured(self, fleet: Fleet) -> None:
+        fleet.lead(2)
+        async with serve_beside(fleet.addresses[0]) as rest:
+            assert await rest.get(f"{STATUS}?instance_id=7") == (200, RFC_EXAMPLE)
+            assert await rest.post(REPORT, FAULT) == (200, {"accepted": True})
+            assert fleet.reported() == [0, 0, 1], "who led the last time is asked first"
+            fleet.lead(1)
+            assert await rest.post(REPORT, FAULT) == (200, {"accepted": True})
+            assert fleet.reported() == [0, 1, 2]
+            fleet.lead(0)
+            assert await rest.get(STATUS) == (200, {"instances": [RFC_EXAMPLE]})
+
+    async def test_without_a_name_the_others_are_asked(self, fleet: Fleet) -> None:
+        fleet.lead(2, named=False)
+        async with serve_beside(f"127.0.0.1:{free_port()}", *fleet.addresses) as rest:
+            assert (await rest.get(STATUS))[0] == 200
+            assert await rest.post(REPORT, FAULT) == (200, {"accepted": True})
+
+    async def test_a_named_leader_that_is_gone_does_not_hide_the_one_that_leads_now(self, fleet: Fleet) -> None:
+        fleet.lead(2)
+        for controller in fleet.controllers[:2]:
+            controller.refusal = FtError(Reason.NOT_LEADER, "stands by", leader=f"127.0.0.1:{free_port()}")
+        async with serve_beside(*fleet.addresses) as rest:
+            assert await rest.post(REPORT, FAULT) == (200, {"accepted": True})
+
+    async def test_without_a_leader_everybody_is_asked_once_and_named(self, fleet: Fleet) -> None:
+        """Also where they send the request in a circle."""
+        for number, controller in enumerate(fleet.controllers):
+            leader = fleet.addresses[(number + 1) % 3]
+            controller.refusal = FtError(Reason.NOT_LEADER, f"not {number}", leader=leader)
+        async with serve_beside(fleet.addresses[0]) as rest:
+            status, body = await rest.post(REPORT, FAULT)
+        assert status == 503
+        assert body["reason"].startswith("NOT_LEADER: no Controller answers for the fleet now")
+        assert all(address in body["reason"] for address in fleet.addresses)
+        assert fleet.reported() == [1, 1, 1]
+
+    async def test_a_read_goes_on_when_a_controller_hangs_and_a_report_does_not(self, fleet: Fleet) -> None:
+        """The report may have been taken."""
+        fleet.controllers[0].frozen = True
+        async with serve_beside(*fleet.addresses[:2], timeout=2.0) as rest:
+            status, body = await rest.post(REPORT, FAULT)
+            assert (status, body["reason"].partition(":")[0]) == (502, "OUTCOME_UNKNOWN")
+            assert fleet.reported() == [1, 0, 0]
+            assert (await rest.get(STATUS))[0] == 200
+            assert await rest.post(REPORT, FAULT) == (200, {"accepted": True})
+            assert fleet.reported() == [1, 1, 0]

@@ -159,7 +159,7 @@ class Cluster(Deployment):
             "gateway.toml",
             {
                 "listen": f"127.0.0.1:{self.rest_port}",
-                "controller": f"127.0.0.1:{self.controller_port}",
+                "controllers": [f"127.0.0.1:{self.controller_port}"],
                 "metrics_listen": f"127.0.0.1:{self.gateway_metrics_port}",
             },
         )

@@ -24,7 +24,7 @@ WHOLE: dict[str, Any] = {
     "metrics_listen": "127.0.0.1:0",
     "engine": {"engines": [{"rank": 0, "url": "http://127.0.0.1:8000"}]},
 }
-REST: dict[str, Any] = {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0", "controller": "127.0.0.1:7000"}
+REST: dict[str, Any] = {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0", "controllers": ["127.0.0.1:7000"]}
 
 
 MINDCLUSTER: dict[str, Any] = {
@@ -101,7 +101,8 @@ def test_a_bad_address_is_named_by_its_key(tmp_path: Path, change: dict[str, obj
 
 
 def test_a_bad_controller_is_named_by_its_key(tmp_path: Path) -> None:
-    assert "controller" in error_of(tmp_path, REST | {"controller": "somewhere"}, RestDaemonConfig)
+    change = {"controllers": ["127.0.0.1:7000", "somewhere"]}
+    assert "controllers[1]" in error_of(tmp_path, REST | change, RestDaemonConfig)
 
 
 def test_an_address_needs_no_trailing_slash_and_bears_one(tmp_path: Path) -> None:

@@ -240,3 +240,17 @@ async def test_a_refusal_is_tried_again(adapter: Adapter, controller: ScriptedCo
             await conversation.hear()
             conversation.end()
         assert not link.connected
+
+
+async def test_an_adapter_follows_the_leader_that_a_standby_names(
+    adapter: Adapter, controller: ScriptedController
+) -> None:
+    leader = ScriptedController()
+    await leader.start()
+    async with linking(adapter, controller.address) as link:
+        standby = await controller.called()
+        await standby.hear()
+        standby.say(FaultReportResponse(not_leader=fault_report_pb2.NotLeader(leader=leader.address)))
+        await welcomed(leader)
+        assert link.connected
+    await leader.stop()
