@@ -1,6 +1,6 @@
 """What clients see of an instance (RFC section 7)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from controller.core.gate import GateResult
@@ -34,7 +34,8 @@ class PodStatus:
 class InstanceStatus:
     """The 13 fields of RFC section 7 and what a client of the Controller also wants to know.
 
-    ``update_time`` is wall-clock seconds since the epoch, for display only.
+    ``update_time`` is wall-clock seconds since the epoch, for display only. It makes no difference, nor does the
+    ``revision``.
     """
 
     instance_id: int
@@ -60,8 +61,8 @@ class InstanceStatus:
     automation_paused: bool = False
     last_decision: str = ""
     degraded: tuple[str, ...] = ()
-    update_time: float = 0.0
-    revision: int = 0
+    update_time: float = field(default=0.0, compare=False)
+    revision: int = field(default=0, compare=False)
 
     @property
     def alive_dp_ranks(self) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ class Board:
     def put(self, status: InstanceStatus) -> bool:
         """Show a status; True when it differs from the one before in more than its time."""
         known = self._statuses.get(status.instance_id)
-        if known is not None and replace(status, revision=known.revision, update_time=known.update_time) == known:
+        if status == known:
             return False
         self._revision += 1
         status = replace(status, revision=self._revision)

@@ -95,7 +95,7 @@ class SimController:
                 heartbeat_ttl_sec=config.ttl,
                 assemble_timeout_sec=config.assemble,
                 status_unreachable_threshold=config.threshold,
-                engine_poll_interval_sec=config.poll,
+                engine_poll_interval_sec=2 * config.poll,
             ),
         )
 

@@ -5,6 +5,7 @@ import errno
 import signal
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import cache
 from urllib.parse import urlsplit
 
 from gateway.engines.client import NotSentError, UnansweredError
@@ -226,5 +227,11 @@ class SimHttp:
         """Nothing is held."""
 
     def _find(self, url: str) -> tuple[Seat | None, str]:
-        parts = urlsplit(url)
-        return self._at(parts.hostname or "", parts.port or 0), parts.path
+        host, port, path = _parts(url)
+        return self._at(host, port), path
+
+
+@cache
+def _parts(url: str) -> tuple[str, int, str]:
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or 0, parts.path

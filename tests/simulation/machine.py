@@ -52,7 +52,13 @@ class SimClock:
 class SimJournal(Journal):
     """The NodeManager's journal on a disk in memory. What a killed process wrote last is there, known to it or not."""
 
-    def __init__(self, machine: Machine, directory: Path, on_write: Callable[[str, NodeState], None]) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        directory: Path,
+        told: Callable[[str], None],
+        on_write: Callable[[str, NodeState], None],
+    ) -> None:
         """``on_write`` gets the directory's name and what became durable."""
         process = PROCESS.get()
         assert process is not None
@@ -60,6 +66,8 @@ class SimJournal(Journal):
         self._process = process
         self._key = str(directory)
         self._on_write = on_write
+        self._told = told
+        self.problem = ""
         self._path = _Stored(machine, self._key)  # type: ignore[assignment]  # all that _load asks of a path
         self.state, self._end = self._load()
         self._turn = asyncio.Lock()

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,19 @@ import pytest
 import structlog
 
 import controller.app
+import controller.metrics
 import gateway.app
+import gateway.metrics
+import motor_ft.wire.metrics
 import nodemanager.app
+import nodemanager.metrics
 import nodemanager.process
 import nodemanager.store_port
 import nodemanager.supervisor
 import nodemanager.watcher
 from controller.core.ports import Store
 from controller.fault_manager.board import Board
+from gateway.mindcluster import metrics as mindcluster
 from tests.simulation.engines import SimHttp
 from tests.simulation.loop import PROCESS, Process
 from tests.simulation.machine import Machine, SimClock, SimJournal, SimSocket, SimUuid, WatchedProcess
@@ -28,7 +33,7 @@ from tests.simulation.store import SimStore
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-FAST_POLL_SEC = 0.5
+FAST_POLL_SEC = 1.0
 """Instead of ten times a second: the order of events is the same, and there are far fewer of them."""
 
 
@@ -45,6 +50,24 @@ class _NoServer:
         pass
 
 
+class _NoMetric:
+    """In place of every metric: nobody reads them here."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def labels(self, *_: object) -> "_NoMetric":
+        return self
+
+    def inc(self, *_: object) -> None:
+        pass
+
+    set = observe = set_function = remove = inc
+
+    def time(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
 def _me() -> Process:
     process = PROCESS.get()
     assert process is not None
@@ -57,6 +80,9 @@ def patched(world: "World") -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grpc.aio, "insecure_channel", world.fabric.channel)
         patch.setattr(grpc.aio, "server", world.fabric.server)
+        for module in (controller.metrics, nodemanager.metrics, gateway.metrics, mindcluster, motor_ft.wire.metrics):
+            for kind in {"Counter", "Gauge", "Histogram"} & vars(module).keys():
+                patch.setattr(module, kind, _NoMetric)
         _controller(world, patch)
         _node_manager(world, patch)
         _gateway(world, patch)
@@ -107,7 +133,9 @@ def _node_manager(world: "World", patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(nodemanager.app, "SystemClock", lambda: SimClock(world.loop, machine()))
     patch.setattr(
-        nodemanager.app, "Journal", lambda directory: SimJournal(machine(), directory, world.oracle.journalled)
+        nodemanager.app,
+        "Journal",
+        lambda directory, told: SimJournal(machine(), directory, told, world.oracle.journalled),
     )
     patch.setattr(nodemanager.app, "configure_logging", lambda **_: None)
     patch.setattr(nodemanager.app, "uuid", SimUuid(world.chance))

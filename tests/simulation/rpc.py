@@ -370,6 +370,7 @@ class SimServer:
         self.process = process
         (self._interceptor,) = interceptors
         self._handlers: dict[str, Any] = {}
+        self._wrapped: dict[str, Any] = {}
         self._addresses: list[str] = []
 
     def add_generic_rpc_handlers(self, _: object) -> None:
@@ -443,7 +444,10 @@ class SimServer:
         async def find(_: object) -> Any:
             return self._handlers.get(method)
 
-        return await self._interceptor.intercept_service(find, SimpleNamespace(method=method))
+        if method not in self._wrapped:
+            details = SimpleNamespace(method=method)
+            self._wrapped[method] = await self._interceptor.intercept_service(find, details)
+        return self._wrapped[method]
 
 
 async def _requests(inbox: Inbox) -> AsyncIterator[bytes]:

@@ -152,7 +152,7 @@ class _Author:
 
     def write(self) -> Scenario:
         rng = self.rng
-        self.jobs = tuple(self._job() for _ in range(rng.choice([1, 1, 1, 1, 2, 2, 3, 4])))
+        self.jobs = tuple(self._job() for _ in range(rng.choice([1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 4])))
         self.config = self._config()
         self.controllers = rng.choice([1, 1, 2])
         self.coordinators = rng.choice([1, 1, 1, 2])
@@ -160,7 +160,7 @@ class _Author:
         calm = self.start
         for _ in range(rng.choice([1, 1, 1, 2, 2, 3])):
             self._incident()
-            calm = self.start + rng.uniform(5.0, 45.0)
+            calm = self.start + rng.choice([rng.uniform(5.0, 20.0), rng.uniform(5.0, 45.0)])
             self.start = calm if rng.random() < 0.5 else self.start + rng.uniform(0.0, 5.0)
         for _ in range(rng.choice([0, 0, 1, 1, 2, 3, 5])):
             self._trouble()
@@ -173,12 +173,12 @@ class _Author:
             coordinators=self.coordinators,
             delay=rng.choice([0.0005, 0.002, 0.02]),
             jitter=rng.choice([0.001, 0.01, 0.1]),
-            calm_at=calm + rng.uniform(5.0, 30.0),
+            calm_at=calm + rng.choice([rng.uniform(2.0, 10.0), rng.uniform(5.0, 30.0)]),
         )
 
     def _job(self) -> Job:
         rng = self.rng
-        ranks = rng.choice([2, 2, 3, 3, 4, 4, 4, 6, 8, 12, 16])
+        ranks = rng.choice([2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 6, 8, 12, 16])
         pods = min(rng.choice([1, 1, 2, 2, 3, 4, 8]), ranks)
         owners = sorted([*range(pods), *(rng.randrange(pods) for _ in range(ranks - pods))])
         groups = [tuple(rank for rank, owner in enumerate(owners) if owner == pod) for pod in range(pods)]
@@ -210,7 +210,7 @@ class _Author:
             execution=rng.choice([6.0, 10.0, 20.0]),
             collection=rng.choice([10.0, 20.0, 30.0]),
             correlation=rng.choice([2.0, 5.0]),
-            heartbeat=rng.choice([2.0, 3.0]),
+            heartbeat=rng.choice([2.0, 3.0, 3.0, 4.0]),
             ttl=rng.choice([8.0, 10.0]),
             threshold=rng.choice([1, 1, 2, 3]),
             store_lease=rng.choice([4.0, 8.0]),

@@ -22,14 +22,14 @@ from tests.simulation.loop import PROCESS, Process, SimLoop
 from tests.simulation.machine import Machine, ProcessTable
 from tests.simulation.network import OUTSIDE, Network, Weather
 from tests.simulation.oracle import Oracle
-from tests.simulation.pods import SimPod
+from tests.simulation.pods import FIRST_ENGINE_PORT, SimPod
 from tests.simulation.rpc import Answer, Fabric
 from tests.simulation.scenario import Scenario
 from tests.simulation.store import Vault
 from tests.simulation.trace import Trace
 from tests.support.engine.config import Dialect, GroupConfig, Timings
 
-SETTLED_SEC = 12.0
+SETTLED_SEC = 8.0
 """So long everything must be as it should, before a run counts as ended well."""
 
 
@@ -153,9 +153,9 @@ class World:
     def seat_at(self, host: str, port: int) -> Seat | None:
         """The engine at an address."""
         for fleet in self.fleets:
-            for seat in fleet.seats.values():
-                if (seat.machine.name, seat.port) == (host, port):
-                    return seat
+            seat = fleet.seats.get(port - FIRST_ENGINE_PORT)
+            if seat is not None and seat.machine.name == host:
+                return seat
         return None
 
     def status(self, instance_id: int) -> InstanceStatus | None:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from tests.support.engine import admin, apply_v0_33, apply_v1, sglang
 from tests.support.engine.completions import Outcome
 from tests.support.engine.config import Dialect
@@ -215,4 +217,4 @@ def _readable(body: bytes) -> object:
 
 
 def _json(status: int, body: object) -> Reply:
-    return Reply(status, json.dumps(body, separators=(",", ":")).encode())
+    return Reply(status, msgspec.json.encode(body))
