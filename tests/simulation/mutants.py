@@ -288,7 +288,9 @@ MUTANTS: dict[str, Mutant] = {
     for mutant in (
         Mutant(skip_the_epoch_check, PAUSED, "fence"),
         Mutant(
-            publish_before_commit, _scene(DEATH, delay=0.4, config=Config(store_lease=60.0)), "nothing in the window"
+            publish_before_commit,
+            _scene(DEATH, _at("arrive Finalize", "cut", "controller 0 - node 0/1", 8.0, "both")),
+            "nothing in the window",
         ),
         Mutant(retry_apply_once, _scene(_engine(0, "drop_before_reply"), DEATH), "apply once"),
         Mutant(
