@@ -84,7 +84,7 @@ def _incidents(incidents: Iterable[Incident]) -> Table:
 
 
 def _processes(judgements: Iterable[Judgement]) -> Table:
-    table = Table(title="medians of the first and last third after the warm-up, of the longest life or [of all lives]")
+    table = Table(title="medians of the first and the last third after the warm-up: of the longest life (of all lives)")
     table.add_column("daemon")
     for column in ("lives", "longest s", *("rss MiB" if name == "rss" else name for name in LIMITS), "verdict"):
         table.add_column(column, justify="right")
@@ -97,7 +97,7 @@ def _processes(judgements: Iterable[Judgement]) -> Table:
 
 def _cell(name: str, judgement: Judgement) -> str:
     within, across = judgement.within.get(name), judgement.across.get(name)
-    texts = [_growth(name, within) if within else "", f"[{_growth(name, across)}]" if across else ""]
+    texts = [_growth(name, within) if within else "", f"({_growth(name, across)})" if across else ""]
     return " ".join(text for text in texts if text) or "-"
 
 
