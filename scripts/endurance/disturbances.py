@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -38,10 +39,11 @@ class Disturbances:
         self._random = random.Random(f"{seed} disturbances")
         self._calm = calm
         self._mortal = mortal
-        self._coordinator: tuple[Callable[[], Awaitable[None]], ...] = (
+        self._always: tuple[Callable[[], Awaitable[None]], ...] = (
             self.coordinator_killed,
             self.coordinator_refuses,
             self.coordinator_slow,
+            self.controller_hangs,
         )
         self._daemons = (self.controller_killed, self.gateway_killed, self.adapter_killed)
 
@@ -50,7 +52,7 @@ class Disturbances:
         while True:
             await self._wait(*EVERY_SEC)
             async with self._calm:
-                disturb = self._random.choice(self._coordinator + (self._daemons if self._mortal() else ()))
+                disturb = self._random.choice(self._always + (self._daemons if self._mortal() else ()))
                 await disturb()
                 self.counts[disturb.__name__.replace("_", " ")] += 1
 
@@ -73,6 +75,13 @@ class Disturbances:
         await self._cluster.inject_coordinator("slow", seconds=self._random.uniform(0.5, 4.0))
         await self._wait(0.2, 3.0)
         await self._cluster.inject_coordinator("clear")
+
+    async def controller_hangs(self) -> None:
+        """SIGSTOP and SIGCONT."""
+        assert self._cluster.controller is not None
+        self._cluster.controller.signal(signal.SIGSTOP)
+        await self._wait(0.2, 3.0)
+        self._cluster.controller.signal(signal.SIGCONT)
 
     async def controller_killed(self) -> None:
         """SIGKILL, whatever it is doing, and a start from what is on the disk."""

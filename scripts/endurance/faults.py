@@ -170,6 +170,18 @@ async def node_manager_killed(place: Place) -> frozenset[int]:
     return frozenset()
 
 
+async def node_manager_hangs(place: Place) -> frozenset[int]:
+    """SIGSTOP and SIGCONT: its engines go on, and are neither read nor reported meanwhile."""
+    pod = psutil.Process(place.random.choice(place.deployment.pods).pid)
+    place.deployment.site.note("SIGSTOP NodeManager", None, pid=pod.pid)
+    await place.deployment.inject("worker_kill", rank := place.rank())
+    pod.suspend()
+    await place.wait(0.2, 7.0)
+    with suppress(psutil.NoSuchProcess):
+        pod.resume()
+    return frozenset({rank})
+
+
 async def commands_cut(place: Place) -> frozenset[int]:
     """A rank dies, and the Controller does not reach a NodeManager for a while."""
     await place.deployment.inject("worker_kill", rank := place.rank())
@@ -209,6 +221,7 @@ FAULTS: dict[Fault, int] = {
     card_breaks_then_rank_dies: 2,
     rank_dies_then_card_breaks: 2,
     node_manager_killed: 1,
+    node_manager_hangs: 2,
     commands_cut: 2,
     reports_cut: 2,
 }
