@@ -92,14 +92,10 @@ class Patient:
         self._calm = calm
         self._tell = tell
 
-    async def ready(self) -> None:
-        """It is well, for the first time; raises TimeoutError."""
-        if not await self._until(lambda: self._well(pb.Instance(), frozenset()), SERVING_SEC):
-            raise TimeoutError(f"{self.job}: {await self._witness.wrong(self.deployment)}")
-
     async def cycle(self) -> None:
         """Break it, perhaps once more, and restore what was lost."""
         async with self._calm:
+            await self._until(lambda: self._well(pb.Instance(), frozenset()), SERVING_SEC, looks=1)
             await self._incident(self._random.choices([*self._faults], [*self._faults.values()])[0])
             while len(self._now.alive_dp_ranks) > 2 and not self._whole and self._random.random() < AGAIN:
                 await self._incident(worker_killed)
@@ -155,14 +151,14 @@ class Patient:
             return await self._cluster.metric("motor_ft_automation_stopped", instance=str(self._now.instance_id)) > 0
         return False
 
-    async def _until(self, condition: Callable[[], Awaitable[bool]], timeout: float) -> float:
-        """When it began to hold, on the monotonic clock; 0 when it did not."""
-        deadline, since, looks = time.monotonic() + timeout, 0.0, 0
-        while looks < WELL:
+    async def _until(self, condition: Callable[[], Awaitable[bool]], timeout: float, looks: int = WELL) -> float:
+        """When it began to hold, for so many looks, on the monotonic clock; 0 when it did not."""
+        deadline, since, held = time.monotonic() + timeout, 0.0, 0
+        while held < looks:
             if time.monotonic() > deadline:
                 return 0.0
-            looks = looks + 1 if await condition() else 0
-            since = time.monotonic() if looks == 1 else since
+            held = held + 1 if await condition() else 0
+            since = time.monotonic() if held == 1 else since
             await asyncio.sleep(LOOK_SEC)
         return since
 

@@ -120,7 +120,6 @@ class Soak:
                     task.cancel()
 
     async def _break(self, patient: Patient) -> None:
-        await patient.ready()
         while self._goes_on():
             await patient.cycle()
 

@@ -23,6 +23,7 @@ class Witness:
     def __init__(self, cluster: Cluster) -> None:
         self.broken: list[str] = []
         self._cluster = cluster
+        self._watches = False
         self._instances: dict[str, dict[int, pb.Instance]] = defaultdict(dict)
         self._rules = {each.shape.job: (Orders(), Views(each.shape.job)) for each in cluster.deployments}
         self._applies_seen: dict[str, int] = defaultdict(int)
@@ -34,9 +35,11 @@ class Witness:
         while True:
             async with self._cluster.stub() as stub:
                 with contextlib.suppress(grpc.aio.AioRpcError):  # it was killed: that is part of what is done here
-                    async for update in stub.WatchInstances(pb.WatchInstancesRequest(), wait_for_ready=True):
+                    async for update in stub.WatchInstances(pb.WatchInstancesRequest()):
                         if update.HasField("instance"):
                             self._saw(update.instance)
+                        self._watches = self._watches or update.snapshot_complete
+            self._watches = False
             await asyncio.sleep(AGAIN_SEC)
 
     def _saw(self, instance: pb.Instance) -> None:
@@ -53,6 +56,8 @@ class Witness:
 
         It may be well with fewer ranks than at its start.
         """
+        if not self._watches:
+            return "the Controller shows nothing"
         instance = self.newest(deployment.shape.job)
         name = f"instance {instance.instance_id}"
         if not instance.can_serve:
