@@ -147,7 +147,7 @@ async def _start(config: NodeManagerConfig, ending: Ending, stack: AsyncExitStac
         http = MetricsServer(
             config.metrics_listen,
             registry,
-            lambda: "" if journal.state.ready else "not all engines have been healthy yet",
+            lambda: watcher.unready,
             lambda: [*_degraded(journal, link), *pod.problems()],
         )
         stack.push_async_callback(http.stop)

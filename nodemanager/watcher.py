@@ -27,6 +27,14 @@ class Watcher:
         self._journal = journal
         self._backoff = backoff
         self._fast = False
+        self._awaited: dict[int, str] = {}
+
+    @property
+    def unready(self) -> str:
+        """Which engines keep the pod from its first readiness, and why; empty from then on."""
+        if self._journal.state.ready:
+            return ""
+        return "; ".join(f"rank {rank} {why}" for rank, why in self._awaited.items()) or "no engine was read yet"
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -58,12 +66,15 @@ class Watcher:
             try:
                 readings = await self._engines.status(targets, self._pod.settings.engine_timeout_sec)
             except FtError as error:
-                readings = ()
+                readings = tuple(local_problem(target, error) for target in targets)
                 _log.info("engines cannot be asked yet", problem=str(error))
-            for reading, target in zip(readings, targets, strict=False):
+            for reading, target in zip(readings, targets, strict=True):
                 if reading.status is EngineStatus.HEALTHY:
                     self._pod.observe(reading, target)
                     healthy.add(target.rank)
+                    self._awaited.pop(target.rank, None)
+                else:
+                    self._awaited[target.rank] = reading.detail or f"is {reading.status.name}"
             if len(healthy) < len(self._pod.targets()):
                 await asyncio.sleep(self._pod.settings.poll_interval_sec)
         await self._journal.update(lambda state: replace(state, ready=True))

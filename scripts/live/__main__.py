@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 
+import aiohttp
 import grpc
 from rich.console import Console, Group
 from rich.live import Live
@@ -22,6 +23,7 @@ from scripts.live.view import View, timings
 from tests.support.cluster import Cluster, Evidence, Shape
 from tests.support.processes import ProcessError, accepts
 
+AWAITED_SEC = 3.0
 RECOVERY_TIMEOUT_SEC = 120.0
 REACH_TIMEOUT_SEC = 3.0
 
@@ -42,7 +44,8 @@ class Show:
         self._console.print(f"starting; pods: {pods}, ranks: {ranks}, logs: {self._options.folder}", soft_wrap=True)
         async with contextlib.AsyncExitStack() as stack:
             with contextlib.nullcontext() if self._plain else self._console.status("until the instance serves …"):
-                cluster = await stack.enter_async_context(self._cluster)
+                async with self._telling_who_is_awaited():
+                    cluster = await stack.enter_async_context(self._cluster)
                 await cluster.start_gateway()
             evidence = await stack.enter_async_context(Evidence(cluster))
             self.started = True
@@ -67,6 +70,33 @@ class Show:
             if cluster.faults:
                 self._console.print(timings(evidence.latencies()))
         self._console.print(f"all processes have ended; logs and evidence are in {self._options.folder}")
+
+    @contextlib.asynccontextmanager
+    async def _telling_who_is_awaited(self) -> AsyncIterator[None]:
+        telling = asyncio.create_task(self._tell_who_is_awaited(), name="awaited")
+        try:
+            yield
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+
+    async def _tell_who_is_awaited(self) -> None:
+        """Engines that run elsewhere may never become healthy: whoever started this has to see which, and why."""
+        told: dict[int, str] = {}
+        while self._options.shape.urls:
+            await asyncio.sleep(AWAITED_SEC)
+            for number, (_, _, port) in enumerate(self._cluster.pod_ports):
+                why = await self._awaited(port)
+                if why != told.get(number, ""):
+                    told[number] = why
+                    self._console.print(f"pod {number} {why or 'is ready'}", soft_wrap=True, markup=False)
+
+    async def _awaited(self, port: int) -> str:
+        try:
+            async with self._cluster.site.http.get(f"http://127.0.0.1:{port}/readyz") as answer:
+                return "" if answer.status == 200 else (await answer.text()).partition("\n")[0]
+        except aiohttp.ClientError:
+            return ""  # it is about to start
 
     @contextlib.asynccontextmanager
     async def _screen(self, view: View) -> AsyncIterator[None]:

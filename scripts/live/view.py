@@ -43,6 +43,7 @@ class View:
         self._instances[instance.instance_id] = instance
         phase = controller_pb2.Phase.Name(instance.phase).removeprefix("PHASE_")
         shown = f"{phase} serving" if instance.can_serve else phase
+        shown = "; ".join([shown, *instance.degraded])
         if self._phases.get(instance.instance_id) == shown:
             return None
         self._phases[instance.instance_id] = shown

@@ -78,6 +78,16 @@ async def test_an_engine_that_does_not_run_is_named_at_once(folder: Path) -> Non
             assert process.output == [f"--engines: nobody listens at {silent}; start these engines first"]
 
 
+async def test_an_engine_that_keeps_the_instance_from_serving_is_named_with_the_reason(folder: Path) -> None:
+    async with FakeGroup(dp_size=2) as group:
+        await group.inject(1, "step_exception")
+        urls = f"{group.url(0)},{group.url(1)}"
+        async with run(folder, "--pods=2", "--ranks=1", "--engines", urls) as process:
+            await process.line(r"pod 1 not ready: rank 1 is (UNHEALTHY|DEAD)", timeout=60)
+            process.signal(signal.SIGINT)
+            await process.wait(timeout=30)
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

@@ -39,9 +39,11 @@ async def test_polling_does_not_start_before_every_engine_was_healthy_once(
         assert (gateway.watches, node.state.ready) == ([], False)
         assert [known.status for known in node.pod.health()] == [EndpointStatus.NORMAL, EndpointStatus.INITIAL]
         assert problem(node, 1) is None, "an engine that starts is no fault"
+        assert node.watcher.unready.startswith("rank 1 "), "but it is said who is waited for"
         await gateway.say(1, common_pb2.ENGINE_STATUS_HEALTHY)
         await until(lambda: gateway.watches)
         assert node.state.ready
+        assert node.watcher.unready == ""
 
 
 async def test_a_restarted_node_manager_polls_at_once(tmp_path: Path, gateway: ScriptedGateway) -> None:
