@@ -14,6 +14,7 @@ from controller.convert import MAX_EPOCH
 from motor_ft.wire.config import ConfigError, load
 from motor_ft.wire.daemon import run
 from motor_ft.wire.log import configure_logging
+from motor_ft.wire.version import add_version
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -25,6 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("command", nargs="?", choices=("serve", "raise-epoch"), default="serve", help="serve: default")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration, .toml or .json")
     parser.add_argument("--check-config", action="store_true", help="read the configuration and end")
+    add_version(parser)
     raising = parser.add_argument_group("raise-epoch", "after etcd has lost its data: EPOCH_BEHIND_FLEET")
     raising.add_argument(
         "--above",

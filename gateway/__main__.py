@@ -12,6 +12,7 @@ from pathlib import Path
 from gateway.config import EngineDaemonConfig, MindClusterDaemonConfig, RestDaemonConfig
 from motor_ft.wire.config import load
 from motor_ft.wire.daemon import run
+from motor_ft.wire.version import add_version
 
 _SCHEMAS: dict[str, type[EngineDaemonConfig | RestDaemonConfig | MindClusterDaemonConfig]] = {
     "engine": EngineDaemonConfig,
@@ -50,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="motor-gateway",
         description="Foreign protocols of motor-ft: engines and hardware southwards, REST northwards.",
     )
+    add_version(parser)
     daemons = parser.add_subparsers(dest="daemon", required=True, metavar="DAEMON")
     for name, text in {
         "engine": "serve EngineService (gRPC) for the NodeManager of this pod, on top of the engines' HTTP interface",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from motor_ft.wire.config import load
 from motor_ft.wire.daemon import run
+from motor_ft.wire.version import add_version
 from nodemanager.app import run_node_manager
 from nodemanager.config import NodeManagerConfig
 
@@ -22,6 +23,7 @@ def main() -> int:
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration, .toml or .json")
     parser.add_argument("--check-config", action="store_true", help="read the configuration and end")
+    add_version(parser)
     arguments = parser.parse_args()
 
     async def daemon(stop: asyncio.Event) -> None:

@@ -2,6 +2,8 @@
 
 import shutil
 import subprocess
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -89,3 +91,16 @@ def test_drift_of_generated_code_is_listed_and_repaired(checkout: Path) -> None:
     assert _gen_protos(checkout).returncode == 0
     assert not stale.exists()
     assert _gen_protos(checkout, "--check").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["run", "bench", "simulate", "soak", "test", "gen_protos"])
+def test_a_script_says_its_version_without_setting_anything_up(name: str) -> None:
+    done = subprocess.run([ROOT / "scripts" / name, "--version"], check=True, capture_output=True, text=True)
+    assert done.stdout == f"{name} {version('motor-ft')}\n"
+
+
+@pytest.mark.parametrize("package", ["controller", "nodemanager", "gateway"])
+def test_a_daemon_says_its_version(package: str) -> None:
+    command = [sys.executable, "-m", package, "--version"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == f"motor-{package} {version('motor-ft')}\n"
