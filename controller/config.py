@@ -1,6 +1,5 @@
 """Configuration of the Controller: one file, strict keys, impossible combinations named (recovery.md section 9)."""
 
-import re
 from typing import Annotated, Literal
 
 import msgspec
@@ -12,8 +11,8 @@ from controller.core.transaction import Limits
 from controller.fault_manager.environment import Settings
 from motor_ft.model.command import MAX_LEASE_SEC
 from motor_ft.model.hardware import canonical_code
-from motor_ft.wire.config import ConfigError, check
-from motor_ft.wire.listen import split_address
+from motor_ft.wire.address import check_listen, check_peer, check_url
+from motor_ft.wire.config import check
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Code = Annotated[str, Meta(pattern=r"^(0[xX])?[0-9a-fA-F]+$")]
@@ -175,8 +174,7 @@ class EtcdConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     def __post_init__(self) -> None:
         schemes = {url.partition("://")[0] for url in self.endpoints}
         for number, url in enumerate(self.endpoints):
-            known = re.fullmatch(r"https?://[^/]+:[0-9]+", url)
-            check(bool(known), f"endpoints[{number}]", f"{url!r} must be http://host:port or https://host:port")
+            check_url(f"endpoints[{number}]", url, "http", "https")
         check(len(schemes) <= 1, "endpoints", "must be all http:// or all https://")
         files = any((self.ca_file, self.cert_file, self.key_file))
         check(self.tls or not files, "endpoints", "must be https:// for ca_file, cert_file and key_file")
@@ -230,23 +228,14 @@ class ControllerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
     def __post_init__(self) -> None:
         for number, url in enumerate(self.coordinators):
-            known = url.startswith(("http://", "https://", "grpc://"))
-            check(known, f"coordinators[{number}]", f"{url!r} must start with http://, https:// or grpc://")
-        if not self.listen.startswith("unix:"):
-            _check_address("listen", self.listen)
+            check_url(f"coordinators[{number}]", url, "http", "https", "grpc", path=not url.startswith("grpc:"))
+        check_listen("listen", self.listen, unix=True)
         if self.advertise:
-            _check_address("advertise", self.advertise)
-        _check_address("metrics_listen", self.metrics_listen)
+            check_peer("advertise", self.advertise)
+        check_listen("metrics_listen", self.metrics_listen)
 
     def address(self, hostname: str) -> str:
         """Where reporters and clients find this Controller, on the machine of this name."""
         host, _, port = self.listen.rpartition(":")
         everywhere = host in {"0.0.0.0", "[::]"}
         return self.advertise or (f"{hostname}:{port}" if everywhere else self.listen)
-
-
-def _check_address(key: str, address: str) -> None:
-    try:
-        split_address(address)
-    except ConfigError:
-        check(False, key, f"must be host:port, not {address!r}")

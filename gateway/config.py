@@ -4,11 +4,10 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
-from yarl import URL
 
 from motor_ft.model.hardware import FaultLevel
+from motor_ft.wire.address import check_listen, check_peer, check_url
 from motor_ft.wire.config import check
-from motor_ft.wire.listen import split_address
 
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -21,13 +20,7 @@ class EngineAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: str
 
     def __post_init__(self) -> None:
-        what = f"must be like http://127.0.0.1:8000, not {self.url!r}"
-        try:
-            url = URL(self.url)
-            origin = url.scheme in {"http", "https"} and url.host is not None and url == url.origin().with_path("/")
-        except ValueError:
-            origin = False
-        check(origin, "url", what)
+        check_url("url", self.url.removesuffix("/"), "http", "https")
 
 
 class EngineGatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -63,9 +56,8 @@ class EngineDaemonConfig(_Daemon, frozen=True, forbid_unknown_fields=True, kw_on
     """File with the token that the NodeManager must send; empty where only it can reach the address."""
 
     def __post_init__(self) -> None:
-        _check_listen("metrics_listen", self.metrics_listen)
-        if not self.listen.startswith("unix:/"):
-            _check_listen("listen", self.listen)
+        check_listen("metrics_listen", self.metrics_listen)
+        check_listen("listen", self.listen, unix=True)
 
 
 class RestDaemonConfig(_Daemon, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -79,10 +71,10 @@ class RestDaemonConfig(_Daemon, frozen=True, forbid_unknown_fields=True, kw_only
     """Of one call to one Controller."""
 
     def __post_init__(self) -> None:
-        _check_listen("metrics_listen", self.metrics_listen)
-        _check_listen("listen", self.listen)
+        check_listen("metrics_listen", self.metrics_listen)
+        check_listen("listen", self.listen)
         for index, controller in enumerate(self.controllers):
-            _check_listen(f"controllers[{index}]", controller)
+            check_peer(f"controllers[{index}]", controller)
 
 
 class ConditionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,6 +108,8 @@ class KubernetesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     def __post_init__(self) -> None:
         check(bool(self.configmaps) or self.nodes, "configmaps", "must not be empty when nodes is false")
         check(not (self.server and self.kubeconfig), "kubeconfig", "must be empty when server is set")
+        if self.server:
+            check_url("server", self.server, "http", "https", path=True)
 
 
 class ClusterDConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -135,7 +129,7 @@ class ClusterDConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Own certificate and its key, where ClusterD asks for one."""
 
     def __post_init__(self) -> None:
-        _check_listen("address", self.address)
+        check_peer("address", self.address)
         check(bool(self.role), "role", "must not be empty")
         check(bool(self.cert_file) == bool(self.key_file), "key_file", "must be given together with cert_file")
         check(bool(self.ca_file) or not self.cert_file, "ca_file", "must be given where cert_file is")
@@ -157,14 +151,7 @@ class MindClusterDaemonConfig(_Daemon, frozen=True, forbid_unknown_fields=True, 
     debounce_sec: Annotated[float, Meta(ge=0, le=3600)] = 0.0
 
     def __post_init__(self) -> None:
-        _check_listen("metrics_listen", self.metrics_listen)
+        check_listen("metrics_listen", self.metrics_listen)
         for index, controller in enumerate(self.controllers):
-            _check_listen(f"controllers[{index}]", controller)
+            check_peer(f"controllers[{index}]", controller)
         check(bool(self.kubernetes or self.clusterd), "kubernetes", "must be given, or clusterd, or both")
-
-
-def _check_listen(key: str, address: str) -> None:
-    try:
-        split_address(address)
-    except ValueError as error:
-        check(False, key, str(error))

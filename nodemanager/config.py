@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Meta
 
 from motor_ft.model.topology import Device, Endpoint, FtCapability, Role
-from motor_ft.wire.config import ConfigError, check
-from motor_ft.wire.listen import split_address
+from motor_ft.wire.address import check_host, check_listen, check_peer
+from motor_ft.wire.config import check
 from nodemanager.supervisor import EngineSpec
 
 Port = Annotated[int, Meta(ge=1, le=65535)]
@@ -45,6 +45,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     def __post_init__(self) -> None:
         check(not (self.command and self.pid), "pid", "comes in place of command, not with it")
+        if self.host:
+            check_host("host", self.host)
 
     def spec(self) -> EngineSpec:
         """What the supervisor needs."""
@@ -85,6 +87,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """What the engines speak, for the hosted one; ``auto``: asked of them if the capability has ``engine_ft``."""
     token_file: str = ""
     """File with the engines' API key, for the hosted one."""
+
+    def __post_init__(self) -> None:
+        if self.address:
+            check_peer("address", self.address, unix=True)
 
 
 class StorePortConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -159,19 +165,16 @@ class NodeManagerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
             same = (stated == "sglang") == (spoken == "sglang")
             check(same, "capability.dialect", f"is {stated!r}, but gateway.dialect is {spoken!r}")
         check(self.store_port.base + self.dp_size <= 65536, "store_port.base", "plus dp_size is no port")
-        for key in ("listen", "advertise", "rest_listen", "metrics_listen"):
+        check_host("pod_ip", self.pod_ip)
+        check_listen("listen", self.listen)
+        for key in ("rest_listen", "metrics_listen"):
             if address := getattr(self, key):
-                _check_address(key, address)
+                check_listen(key, address)
+        if self.advertise:
+            check_peer("advertise", self.advertise)
         for number, address in enumerate(self.controllers):
-            _check_address(f"controllers[{number}]", address)
+            check_peer(f"controllers[{number}]", address)
         try:
             re.compile(self.worker_pattern)
         except (re.error, OverflowError, RecursionError) as error:
             check(False, "worker_pattern", f"is no regular expression: {error}")
-
-
-def _check_address(key: str, address: str) -> None:
-    try:
-        split_address(address)
-    except ConfigError:
-        check(False, key, f"must be host:port, not {address!r}")

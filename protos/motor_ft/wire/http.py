@@ -2,7 +2,8 @@
 
 from aiohttp import web
 
-from motor_ft.wire.listen import cannot_listen, split_address
+from motor_ft.wire.address import split_address
+from motor_ft.wire.listen import cannot_listen
 
 _GRACE_SEC = 2.0  # for a peer that reads slowly while we end
 

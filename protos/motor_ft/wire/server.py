@@ -12,12 +12,13 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from motor_ft.model.errors import FtError
 from motor_ft.v1.common_pb2 import CommandHeader, OperatorHeader
+from motor_ft.wire.address import split_address
 from motor_ft.wire.authorizer import Authorizer
 from motor_ft.wire.channel import MAX_MESSAGE_BYTES
 from motor_ft.wire.commands import CommandLedger
 from motor_ft.wire.health import Health
 from motor_ft.wire.interceptors.chain import Chain
-from motor_ft.wire.listen import cannot_listen, split_address
+from motor_ft.wire.listen import cannot_listen
 from motor_ft.wire.log import get_logger
 from motor_ft.wire.metrics import RpcMetrics
 from motor_ft.wire.policy import PolicyTable

@@ -195,13 +195,13 @@ def test_a_boundary_is_possible(tmp_path: Path) -> None:
 
 def test_a_coordinator_has_a_known_scheme(tmp_path: Path) -> None:
     assert refusal(tmp_path, {"coordinators": ["http://a:1", "b:2"]}) == (
-        "coordinators[1]: 'b:2' must start with http://, https:// or grpc://"
+        "coordinators[1]: must be http://host:port or https://host:port or grpc://host:port, not 'b:2'"
     )
 
 
 @pytest.mark.parametrize("key", ["listen", "metrics_listen"])
 def test_an_address_has_a_port(tmp_path: Path, key: str) -> None:
-    assert refusal(tmp_path, {key: "127.0.0.1"}) == f"{key}: must be host:port, not '127.0.0.1'"
+    assert refusal(tmp_path, {key: "127.0.0.1"}).startswith(f"{key}: must be host:port")
 
 
 def test_a_store_is_of_a_known_kind(tmp_path: Path) -> None:

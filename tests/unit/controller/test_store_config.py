@@ -27,8 +27,11 @@ def test_the_scheme_of_the_endpoints_says_whether_connections_are_encrypted(
     ("etcd", "what"),
     [
         ("", 'store.etcd.endpoints: are needed with kind = "etcd"'),
-        ('endpoints = ["etcd-0:2379"]', "store.etcd.endpoints[0]: 'etcd-0:2379' must be http://host:port or https"),
-        ('endpoints = ["http://etcd-0"]', "store.etcd.endpoints[0]: 'http://etcd-0' must be http://host:port"),
+        ('endpoints = ["etcd-0:2379"]', "store.etcd.endpoints[0]: must be http://host:port or https://host:port, not"),
+        (
+            'endpoints = ["http://etcd-0"]',
+            "store.etcd.endpoints[0]: must be http://host:port or https://host:port, not",
+        ),
         ('endpoints = ["http://a:1", "https://b:1"]', "store.etcd.endpoints: must be all http:// or all https://"),
         ('endpoints = ["http://a:1"]\nca_file = "ca.pem"', "store.etcd.endpoints: must be https:// for ca_file"),
         ('endpoints = ["https://a:1"]\ncert_file = "c.pem"', "store.etcd.cert_file: needs key_file"),

@@ -1,0 +1,59 @@
+"""Addresses and URLs of a configuration: what cannot be one is an error when it is read, not when it is used."""
+
+import re
+from ipaddress import IPv6Address
+from urllib.parse import urlsplit
+
+from motor_ft.wire.config import ConfigError, check
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split ``host:port`` (an IPv6 host in brackets); raises ConfigError for anything else."""
+    host, _, port = address.rpartition(":")
+    if not _is_host(host) or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+        raise ConfigError(f"{address!r} must be host:port with a port from 0 to 65535")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def check_host(key: str, host: str) -> None:
+    """Raise ConfigError for ``key`` unless it is a name, or an address (IPv6 in brackets)."""
+    check(_is_host(host), key, f"{host!r} must be a host's name or address, IPv6 in brackets")
+
+
+def check_listen(key: str, address: str, *, unix: bool = False) -> None:
+    """Raise ConfigError for ``key`` unless one can listen there: ``host:port``, 0 for any, or also ``unix:/path``."""
+    if unix and address.startswith("unix:/"):
+        return
+    try:
+        split_address(address)
+    except ConfigError:
+        check(False, key, f"must be host:port{' or unix:/path' if unix else ''}, not {address!r}")
+
+
+def check_peer(key: str, address: str, *, unix: bool = False) -> None:
+    """Raise ConfigError for ``key`` unless one can connect to it."""
+    check_listen(key, address, unix=unix)
+    check(not re.search(":0+$", address), key, f"must have a port above 0, not {address!r}")
+
+
+def check_url(key: str, url: str, *schemes: str, path: bool = False) -> None:
+    """Raise ConfigError for ``key`` unless it is ``scheme://host:port``; with ``path`` also more or less than that."""
+    try:
+        parts = urlsplit(url)
+        address = parts.netloc if parts.port is not None or not path else f"{parts.netloc}:1"
+        check_peer(key, address)
+        plain = url == f"{parts.scheme}://{parts.netloc}{parts.path if path else ''}"
+    except ValueError:  # a ConfigError too
+        plain, parts = False, urlsplit("")
+    what = " or ".join(f"{scheme}://host:port" for scheme in schemes)
+    check(plain and parts.scheme in schemes, key, f"must be {what}, not {url!r}")
+
+
+def _is_host(host: str) -> bool:
+    if not (host.startswith("[") and host.endswith("]")):
+        return re.fullmatch(r"[\w.-]+", host, re.ASCII) is not None
+    try:
+        IPv6Address(host[1:-1])
+    except ValueError:
+        return False
+    return True
