@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from controller.core.errors import Failure, FailureCode
@@ -10,6 +10,7 @@ from controller.core.outcome import Outcome
 from controller.core.phases import Phase
 from controller.core.ports import Clock, Engines, NodeManagers, Runtime, ServingPublisher, StrategyResult
 from controller.core.transaction import Spec
+from controller.strategies.instance_reconfiguration import SILENT
 from controller.strategies.serving import serve_again
 from motor_ft.model.command import Command
 from motor_ft.model.engine import EngineStatus, EvidenceSource, PodEngine
@@ -19,7 +20,7 @@ from motor_ft.wire.tasks import Tasks
 
 @dataclass(frozen=True, slots=True)
 class RelaunchTimes:
-    """Seconds, but for ``misses``: so many polls in a row that one NodeManager does not answer are the end."""
+    """Seconds, but for ``misses``: so many requests in a row that one NodeManager does not answer are the end."""
 
     request_timeout: float
     poll_interval: float
@@ -53,6 +54,7 @@ class EngineRelaunch:
         clock: Clock,
     ) -> None:
         self._spec = spec
+        self._addresses = [pod.node_manager_address for pod in spec.pods]
         self._reason = reason
         self._times = times
         self._epoch = epoch
@@ -101,10 +103,16 @@ class EngineRelaunch:
         await self._runtime.persist(Phase.SCALED_DOWN_RUNNING if self._spec.dead_committed else Phase.NORMAL)
 
     async def _all(self, *, validate_only: bool = False) -> list[PodEngine]:
-        """The engines of every pod."""
-        engines, silent = await self._ask(validate_only=validate_only)
+        """The engines of every pod. Who does not answer is asked again: a pod carries an order out once."""
+        engines, silent = await self._ask(self._addresses, validate_only=validate_only)
+        for _ in range(1, self._times.misses):
+            if not silent or any(error.reason not in SILENT for error in silent.values()):
+                break
+            await asyncio.sleep(self._times.poll_interval)
+            answered, silent = await self._ask(silent, validate_only=validate_only)
+            engines += answered
         if silent:
-            raise RelaunchError("; ".join(silent.values()))
+            raise RelaunchError("; ".join(_why(silent)))
         return engines
 
     async def _ready(self, ended: set[str], deadline: float) -> dict[int, str]:
@@ -112,15 +120,16 @@ class EngineRelaunch:
         misses: Counter[str] = Counter()
         while True:
             await asyncio.sleep(min(self._times.poll_interval, max(0.0, deadline - self._clock.now())))
-            engines, silent = await self._ask(validate_only=True)
+            engines, silent = await self._ask(self._addresses, validate_only=True)
             misses = Counter({address: misses[address] + 1 for address in silent})
-            if lost := [why for address, why in silent.items() if misses[address] >= self._times.misses]:
-                raise RelaunchError(f"{self._times.misses} polls in a row were not answered: {'; '.join(lost)}")
+            lost = {address: why for address, why in silent.items() if misses[address] >= self._times.misses}
+            if lost:
+                raise RelaunchError(f"{self._times.misses} polls in a row were not answered: {'; '.join(_why(lost))}")
             healthy, waiting = self._judge(engines, ended)
             if not (waiting or silent):
                 return healthy
             if self._clock.now() >= deadline:
-                late = [f"ranks {waiting} are not healthy"] * bool(waiting) + list(silent.values())
+                late = [f"ranks {waiting} are not healthy"] * bool(waiting) + _why(silent)
                 raise RelaunchError(f"{self._times.timeout:g} s after the relaunch began {'; '.join(late)}")
 
     def _judge(self, engines: Iterable[PodEngine], ended: set[str]) -> tuple[dict[int, str], list[int]]:
@@ -134,15 +143,16 @@ class EngineRelaunch:
         old = {engine.rank for engine in own if engine.incarnation in ended}
         return healthy, sorted(old | (self._spec.active - healthy.keys()))
 
-    async def _ask(self, *, validate_only: bool) -> tuple[list[PodEngine], dict[str, str]]:
+    async def _ask(
+        self, addresses: Collection[str], *, validate_only: bool
+    ) -> tuple[list[PodEngine], dict[str, FtError]]:
         """Engines of the pods that answer, and by their addresses why the others do not."""
-        addresses = [pod.node_manager_address for pod in self._spec.pods]
         calls = [self._tasks.spawn(f"ask {address}", self._one(address, validate_only)) for address in addresses]
         engines: list[PodEngine] = []
-        silent: dict[str, str] = {}
+        silent: dict[str, FtError] = {}
         for address, answer in zip(addresses, await asyncio.gather(*calls), strict=True):
             if isinstance(answer, FtError):
-                silent[address] = f"{address} says {answer}"
+                silent[address] = answer
             else:
                 engines += answer
         return engines, silent
@@ -156,3 +166,7 @@ class EngineRelaunch:
             )
         except FtError as error:
             return error
+
+
+def _why(silent: Mapping[str, FtError]) -> list[str]:
+    return [f"{address} says {error}" for address, error in silent.items()]

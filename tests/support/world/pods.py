@@ -157,6 +157,7 @@ class FakePod:
         self.state = NodeState()
         self.number = 0
         self.relaunches = 0
+        self._ended: tuple[PodEngine, ...] = ()
         self.silent = False
         self.ready = True
         self.refuses: dict[str, FtError] = {}
@@ -379,14 +380,16 @@ class FakePod:
             await self.connect()
 
     def restart_engines(self, command: Command, *, validate_only: bool) -> tuple[PodEngine, ...]:
-        """All engines end and start; they are healthy after LOADING_SEC, or when ``hold["load"]`` has passed."""
-        engines = self._present()
+        """All engines end and start; they are healthy after LOADING_SEC, or when ``hold["load"]`` has passed.
+
+        A repeat gets the first answer.
+        """
         if validate_only:
-            return engines
+            return self._present()
         if relaunch_answer(self.state, command) is None:
-            self.state = relaunched(self.state, command, b"")
+            self.state, self._ended = relaunched(self.state, command, b""), self._present()
             self.world.tasks.spawn(f"relaunch {self.uid}", self._restart())
-        return engines
+        return self._ended
 
     def _present(self) -> tuple[PodEngine, ...]:
         return tuple(

@@ -96,13 +96,31 @@ async def test_when_one_pod_cannot_nothing_is_restarted() -> None:
         assert world.stops[0][2].startswith("RELAUNCH_FAILED: 10.0.0.2:9000 says RELAUNCH_UNSUPPORTED")
 
 
-async def test_an_order_that_does_not_reach_every_pod_has_failed() -> None:
+@pytest.mark.parametrize("method", ["ask", "restart"])
+@pytest.mark.parametrize("misses", [2, 3])
+async def test_an_order_that_is_not_answered_is_sent_again_to_that_pod_a_few_times(method: str, misses: int) -> None:
+    """It is the same order, by id and generation, and a pod carries it out once, whether the answer was lost or not."""
     async with serving() as world:
-        world.pod(2).refuses["restart"] = lost()
+        pod, missed = world.pod(2), 0
+
+        async def lose() -> None:
+            nonlocal missed
+            missed += 1
+            if missed == 1 and method == "restart":
+                pod.restart_engines(pod.calls[-1][1], validate_only=False)  # and its answer is lost
+            if missed <= misses:
+                raise lost()
+
+        pod.hold[method] = lose
         await world.see(1, D)
-        await rebuilt(world)
-        assert len(world.calls("restart")) == 2
-        assert "10.0.0.2:9000 says OUTCOME_UNKNOWN" in world.stops[0][2]
+        if misses < OFF.engine_relaunch_misses:
+            await relaunched(world)
+            assert len({command for name, command in pod.calls if name == "restart"}) == 1
+            assert [each.relaunches for each in world.pods.values()] == [1, 1]
+            assert world.calls("restart").count(("restart", world.pod(1).address)) == 1
+        else:
+            await rebuilt(world)
+            assert "10.0.0.2:9000 says OUTCOME_UNKNOWN" in world.stops[0][2]
 
 
 async def test_a_rank_without_an_engine_fails_it_before_anything_is_restarted() -> None:
