@@ -299,9 +299,10 @@ class InstanceActor:
         return project(identity, record.phase, record.dead_committed, withdrawn=withdrawn, paused=self.life.resting)
 
     def confirmed(self, view: ServingInstance | None) -> None:
-        """All Coordinators hold this view; a paused one serves nobody new."""
+        """All Coordinators hold this view."""
         if self.runtime is not None:
-            self.runtime.published(serving=view is not None and not view.paused and view == self.projection())
+            held = view is not None and view == self.projection()
+            self.runtime.published(held=held, paused=view is not None and view.paused)
 
     def show(self) -> None:
         """Put the present status on the board."""

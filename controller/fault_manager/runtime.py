@@ -24,6 +24,7 @@ class Volatile:
     pending: frozenset[int] = frozenset()
     gate: GateResult | None = None
     withdrawn: bool = False
+    held: bool = False
     serving_published: bool = False
     last_error: str = ""
 
@@ -122,12 +123,12 @@ class FtRuntime:
         )
         self._set(changed)
 
-    def published(self, *, serving: bool) -> None:
-        """The Coordinators route by the present projection, or do not."""
-        self._set(replace(self.volatile, serving_published=serving))
+    def published(self, *, held: bool, paused: bool) -> None:
+        """The Coordinators hold the present projection, or do not; a paused one serves nobody new."""
+        self._set(replace(self.volatile, held=held, serving_published=held and not paused))
 
     def _set(self, changed: Volatile) -> None:
-        if changed.serving_published and changed.last_error.startswith(FailureCode.PUBLISH_PENDING):
+        if changed.held and changed.last_error.startswith(FailureCode.PUBLISH_PENDING):
             changed = replace(changed, last_error="")  # what was pending has come about, perhaps before it was shown
         if changed != self.volatile:
             self.volatile = changed

@@ -14,6 +14,7 @@ from controller.fault_manager.runtime import FtRuntime
 from controller.store.memory import MemoryStore
 from motor_ft.model.engine import EngineStatus
 from motor_ft.model.errors import FtError, Reason
+from motor_ft.model.topology import EndpointStatus
 from tests.support.world.adapters import Trouble
 from tests.support.world.pods import CAPABILITY, TWO_PODS, D, H, U, registration
 from tests.support.world.world import SETTINGS, World
@@ -302,16 +303,21 @@ async def test_a_reconfiguration_without_replacement_stops_automation_and_alerts
         assert world.controller.started == ["instance_reconfiguration"]
 
 
+async def unpublished(world: World) -> None:
+    """Rank 1 was removed while the Coordinator was away."""
+    await world.serve()
+
+    async def cut() -> None:
+        world.coordinator.up.clear()
+
+    world.pod(1).hold["commit"] = cut
+    await world.lose(1)
+    await world.until(lambda: world.status().last_error.startswith("PUBLISH_PENDING"))
+
+
 async def test_a_publication_that_fails_after_the_commit_converges() -> None:
     async with World(*TWO_PODS) as world:
-        await world.serve()
-
-        async def cut() -> None:
-            world.coordinator.up.clear()
-
-        world.pod(1).hold["commit"] = cut
-        await world.lose(1)
-        await world.until(lambda: world.status().last_error.startswith("PUBLISH_PENDING"))
+        await unpublished(world)
         status = world.status()
         assert status.phase is Phase.SCALED_DOWN_RUNNING
         assert status.dead_committed == (1,)
@@ -325,14 +331,26 @@ async def test_a_publication_that_fails_after_the_commit_converges() -> None:
         assert world.coordinator.ranks() == {0, 2, 3}
 
 
+async def test_a_publication_of_an_instance_that_rests_is_pending_no_more_when_it_is_held() -> None:
+    """Nobody is routed to it before it is ACTIVE again, but the Coordinators know all that there is to know."""
+    async with World(*TWO_PODS) as world:
+        await unpublished(world)
+        world.pod(2).normal[3] = EndpointStatus.ABNORMAL
+        await world.until(lambda: world.status().state is InstanceState.INACTIVE)
+        world.coordinator.up.set()
+        world.controller.publisher.kick()
+        assert not world.status().serving_published
+        await world.until(lambda: world.status().last_error == "")
+
+
 async def test_a_publication_that_is_confirmed_before_its_failure_is_told_is_not_pending() -> None:
     """Its time was over, and the SET that made up for it came a moment later: nothing would ever clear the error."""
     stored = Stored(RuntimeRecord(Phase.SCALED_DOWN_RUNNING, 2, (0, 1), (1,)), 1)
     runtime = FtRuntime(1, stored, MemoryStore(), lambda: None, patience_sec=1.0)
-    runtime.published(serving=True)
+    runtime.published(held=True, paused=False)
     runtime.show(failure=Failure(FailureCode.PUBLISH_PENDING, "not confirmed in time"))
     assert runtime.volatile.last_error == ""
-    runtime.published(serving=False)
+    runtime.published(held=False, paused=False)
     runtime.show(failure=Failure(FailureCode.PUBLISH_PENDING, "not confirmed in time"))
     assert runtime.volatile.last_error.startswith("PUBLISH_PENDING")
 

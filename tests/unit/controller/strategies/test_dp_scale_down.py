@@ -38,7 +38,7 @@ class Views:
         return []
 
     def confirmed(self, instance_id: int, view: ServingInstance | None) -> None:
-        self._runtime.published(serving=view is not None)
+        self._runtime.published(held=view is not None, paused=False)
 
     def may_publish(self) -> bool:
         return True
