@@ -1,11 +1,12 @@
 """What adapters of hardware faults say, and which instances it concerns (recovery.md section 7, protocol.md section 2).
 
 A fault holds as long as any adapter says so. An adapter that is gone, or a source of it that does not work, says
-nothing: what was known stays, and shows as such.
+nothing: what was known stays, and shows as such. All adapters are of one cluster: where one is gone and another reads
+the same sources, what that one does not show is over (mindcluster.md section 11, rules 6 and 7).
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol, assert_never
 
@@ -83,13 +84,16 @@ class Adapter:
         self.number = hello.incarnation_number
         self.stream: AdapterAttachment | None = None
         self.connected = False
+        self.replaced = False
+        self.sources: frozenset[str] = frozenset()
         self.faults: dict[FaultKey, HardwareFault] = {}
         self._told = False
         self._broken: frozenset[SourceState] = frozenset()
         self._broken_at: defaultdict[str, list[SourceState]] = defaultdict(list)
 
-    def replace_sources(self, sources: Iterable[SourceState]) -> None:
+    def replace_sources(self, sources: Collection[SourceState]) -> None:
         """The sources as a snapshot has them."""
+        self.sources = frozenset(source.source for source in sources if not source.node)
         before, self._told = self._broken, True
         self._broken = frozenset(source for source in sources if source.problem)
         self._broken_at.clear()
@@ -108,9 +112,28 @@ class Adapter:
         broken = {source.source for source in self._broken_for(fault.node)}
         return bool(fault.sources) and broken.issuperset(fault.sources)
 
+    def shows(self, fault: HardwareFault) -> bool:
+        """It would name the fault if it were there: every source that has shown it works here."""
+        broken = {source.source for source in self._broken_for(fault.node)}
+        return bool(fault.sources) and (self.sources - broken).issuperset(fault.sources)
+
+    def replaces(self, gone: "Adapter") -> bool:
+        """It reads all that the other one has read, of which nothing is left."""
+        return self._told and not gone.faults and gone.sources <= self.sources
+
+    def leave(self) -> None:
+        """It is not missed any more."""
+        self.replace_sources(())
+        self.replaced, self._told = True, False
+
+    @property
+    def missed(self) -> bool:
+        """It is gone, and no other adapter stands in for it."""
+        return not (self.connected or self.replaced)
+
     def problems(self, nodes: Iterable[str]) -> Iterator[str]:
         """Why it is not to be believed for these nodes."""
-        if not self.connected:
+        if self.missed:
             yield f"adapter {self.name} is gone, its faults are kept"
         for source in self._broken_for(*sorted(nodes)):
             yield f"{source.source} {source.node}".rstrip() + f": {source.problem}"
@@ -122,7 +145,7 @@ class Adapter:
     @property
     def trouble(self) -> int:
         """How many things are wrong with it."""
-        return len(self._broken) + (not self.connected)
+        return len(self._broken) + self.missed
 
 
 class _Held:
@@ -191,6 +214,8 @@ class HardwareDesk:
         adapter = self._adapters.get(hello.reporter_id)
         if adapter is None:
             if len(self._adapters) >= MAX_ADAPTERS:
+                self._adapters = {name: known for name, known in self._adapters.items() if not known.replaced}
+            if len(self._adapters) >= MAX_ADAPTERS:
                 known = ", ".join(sorted(self._adapters))
                 text = f"{MAX_ADAPTERS} adapters are known ({known}): give yours a name that stays, or end some of them"
                 raise FtError(Reason.OVERLOADED, text)
@@ -207,7 +232,7 @@ class HardwareDesk:
             sequence = 0
             adapter.faults = {key: replace(fault, occurrence=0) for key, fault in adapter.faults.items()}
         stream = AdapterAttachment(self, adapter, welcome, sequence)
-        adapter.stream, adapter.connected = stream, True
+        adapter.stream, adapter.connected, adapter.replaced = stream, True, False
         adapter.incarnation, adapter.number = hello.incarnation, hello.incarnation_number
         log.info("hardware adapter connected", adapter=adapter.name)
         self._count()
@@ -223,7 +248,7 @@ class HardwareDesk:
         """Take in one report; raises FtError for one that is refused, changing nothing."""
         match report:
             case Heartbeat():
-                return
+                self._take_over(adapter)
             case HardwareFault():
                 self._check_room(adapter, report)
                 self._told(adapter, report.key, report, new=adapter.denies(report.node))
@@ -231,9 +256,19 @@ class HardwareDesk:
                 self._say(adapter, report.key, None, new=False)
             case HardwareSnapshot():
                 self._replace(adapter, report)
+                self._take_over(adapter)
             case _:
                 assert_never(report)
         self._count()
+
+    def _take_over(self, live: Adapter) -> None:
+        """Of adapters that are gone, what one that is there would show is what it does show."""
+        for gone in [adapter for adapter in self._adapters.values() if adapter.missed]:
+            for key in [key for key, fault in gone.faults.items() if live.shows(fault)]:
+                self._say(gone, key, None, new=False)
+            if live.replaces(gone):
+                log.warning("hardware adapter was replaced", adapter=gone.name, successor=live.name)
+                gone.leave()
 
     def _check_room(self, adapter: Adapter, fault: HardwareFault) -> None:
         if fault.key in adapter.faults:

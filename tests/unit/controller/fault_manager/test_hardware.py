@@ -346,6 +346,17 @@ async def test_an_adapter_that_is_gone_leaves_its_faults_and_is_missed() -> None
         await world.until(lambda: "degraded" not in world.status(2).last_decision)
 
 
+async def test_an_adapter_that_comes_back_under_another_name_leaves_nothing_behind() -> None:
+    """Else what was there once could never be new again."""
+    async with serving(faults=(card(1, 1),)) as (world, adapter):
+        adapter.disconnect()
+        successor = FakeAdapter(world, "another name")
+        await successor.connect()
+        assert world.observed.hardware_known == (1, 0, 0)
+        await successor.tell(card(1, 1))
+        await replaced(world)
+
+
 async def test_an_adapter_that_starts_again_does_not_make_old_faults_new() -> None:
     """Its sources have not answered yet: what they said before is kept, so nothing clears and returns."""
     async with serving(faults=(card(1, 1),)) as (world, adapter):

@@ -261,6 +261,79 @@ async def test_a_vanished_adapter_is_a_problem_until_it_is_back_and_its_faults_s
     assert (world.counts, world.desk.problems(frozenset())) == ((1, 0, 1), "")
 
 
+def sources(*names: str, broken: str = "", node: str = "") -> tuple[SourceState, ...]:
+    """All of these work, but for one that is broken, perhaps only for a node."""
+    problems = (SourceState(broken, node, "is down"),) if broken else ()
+    return *(SourceState(name, "", "") for name in names), *problems
+
+
+@pytest.mark.parametrize("speaks_last", [True, False])
+async def test_what_a_vanished_adapter_said_is_over_when_another_would_show_it_and_does_not(speaks_last: bool) -> None:
+    """It comes back under another name, as a pod does that was made anew, before or after the older one is gone."""
+    world = World()
+    old, new = world.attach("old"), world.attach("new")
+    await world.tell(old, HardwareSnapshot((card(0), card(1)), sources(QUERY, DEVICE)))
+    if speaks_last:
+        await world.tell(new, HardwareSnapshot((card(1),), sources(QUERY, DEVICE)))
+    assert world.known("node-a") == [card(0), card(1)]
+    old.detach()
+    assert world.counts == (1, 1, 2)
+    if not speaks_last:
+        await world.tell(new, HardwareSnapshot((card(1),), sources(QUERY, DEVICE)))
+    await world.tell(new, Heartbeat(()))
+    assert world.known("node-a") == [card(1)]
+    assert (world.counts, world.desk.problems(frozenset({"node-a"}))) == ((1, 0, 1), "")
+    await world.tell(new, card(0))
+    assert world.watcher.told[-1] == (card(0).key, card(0), True)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        sources(QUERY),
+        sources(QUERY, DEVICE, broken=DEVICE),
+        sources(QUERY, DEVICE, broken=DEVICE, node="node-a"),
+        (),
+    ],
+    ids=["a source is missing", "broken", "broken for the node", "nothing is said of sources"],
+)
+async def test_what_a_vanished_adapter_said_stays_while_nobody_else_would_show_it(
+    other: tuple[SourceState, ...],
+) -> None:
+    world = World()
+    old, new = world.attach("old"), world.attach("new")
+    await world.tell(old, HardwareSnapshot((card(),), sources(QUERY, DEVICE)))
+    old.detach()
+    await world.tell(new, HardwareSnapshot((), other), Heartbeat(()))
+    assert world.known("node-a") == [card()]
+    assert "adapter old is gone, its faults are kept" in world.desk.problems(frozenset())
+
+
+async def test_an_adapter_without_faults_is_missed_until_its_sources_are_read_by_another() -> None:
+    world = World()
+    old, new = world.attach("old"), world.attach("new")
+    await world.tell(old, HardwareSnapshot((), sources(QUERY, DEVICE, broken=DEVICE)))
+    old.detach()
+    await world.tell(new, HardwareSnapshot((), sources(QUERY)))
+    assert world.counts == (1, 2, 0)
+    await world.tell(new, HardwareSnapshot((), sources(QUERY, DEVICE)))
+    assert world.counts == (1, 0, 0)
+    again = world.attach("old")
+    await world.tell(again, card())
+    assert world.watcher.told == [(card().key, card(), False)], "it has not said yet what was there before"
+    again.detach()
+    assert world.counts == (1, 1, 1)
+
+
+async def test_adapters_that_were_replaced_do_not_fill_the_limit() -> None:
+    world = World()
+    for number in range(2 * MAX_ADAPTERS):
+        stream = world.attach(f"adapter-{number}")
+        await world.tell(stream, HardwareSnapshot((), sources(DEVICE)))
+        stream.detach()
+    assert world.counts == (0, 1, 0)
+
+
 async def test_adapters_beyond_the_limit_are_refused_by_name() -> None:
     world = World()
     for number in range(MAX_ADAPTERS):
