@@ -25,7 +25,10 @@ LATENCY_SEC = 0.002
 
 @dataclass
 class Seat:
-    """One engine where it serves; ``rank`` is set once its group has formed. Deaf: it takes requests, answers none."""
+    """One engine where it serves; ``rank`` is set once its group has formed. Deaf: it takes requests, answers none.
+
+    ``server`` is the seat whose server answers for it, where that is another one.
+    """
 
     engine: Engine
     machine: Machine
@@ -33,6 +36,7 @@ class Seat:
     rank: Rank | None = None
     listening: bool = True
     deaf: bool = False
+    server: "Seat | None" = None
 
     def __str__(self) -> str:
         return f"job {self.engine.job} rank {self.engine.rank}"
@@ -40,7 +44,12 @@ class Seat:
     @property
     def serves(self) -> bool:
         """Its port accepts."""
-        return self.engine.root.alive and self.listening and self.rank is not None
+        return self.asked.engine.root.alive and self.asked.listening and self.asked.rank is not None
+
+    @property
+    def asked(self) -> "Seat":
+        """The seat whose server answers."""
+        return self.server or self
 
 
 class SimGroup(Group):
@@ -98,6 +107,8 @@ class Fleet:
             self.end(before.engine)
         engine = Engine(self.table, self.job, rank)
         self.seats[rank] = Seat(engine, machine, port)
+        if rank and self.config.dialect.one_server:
+            self.seats[rank].server = self.seats[0]
         self._on_change(self.job, len(self.groups), rank, "engine starts", engine.root.pid)
         self.loop.call_later(self._boot_sec(), self._form)
         return engine
@@ -149,7 +160,7 @@ class Fleet:
         rank = seat.rank if seat is not None and seat.engine is engine else None
         if running is engine.root or rank is None:
             self.end(engine)
-        elif running is engine.worker:
+        elif running is engine.worker or self.config.dialect.one_server:
             running.end()
             rank.child_changed("worker", "died")
         else:

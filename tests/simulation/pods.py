@@ -52,7 +52,7 @@ class SimPod:
 
     def port(self, rank: int) -> int:
         """Of the engine of a rank."""
-        return FIRST_ENGINE_PORT + rank
+        return FIRST_ENGINE_PORT + (0 if self.shape.one_server else rank)
 
     def holds(self, request_id: str) -> bool:
         """Its disk says that it is, or was, guarded by this transaction."""
@@ -157,7 +157,6 @@ class SimPod:
 
     def _config(self) -> NodeManagerConfig:
         job = self.shape
-        dialect_b = job.dialect == "vllm_v1"
         return NodeManagerConfig(
             job_name=f"job-{self.job}",
             model_name="model",
@@ -174,20 +173,22 @@ class SimPod:
             capability=CapabilityConfig(
                 dialect=job.dialect,
                 engine_ft=True,
-                scale_down_supported=dialect_b,
+                scale_down_supported=job.dialect != "vllm_0_33",
                 external_lb=True,
                 auto_recovery=False,
                 eplb=not job.gate_closed,
                 num_redundant_experts=8,
                 engine_recovery_timeout_sec=job.window,
             ),
-            gateway=GatewayConfig(dialect="auto"),
+            gateway=GatewayConfig(dialect="sglang" if job.one_server else "auto"),
             suicide=job.suicide,
             stop_grace_sec=0.5,
         )
 
     def _engine(self, rank: int) -> EngineConfig:
         port, mode = self.port(rank), self.shape.mode
+        if rank and self.shape.one_server:
+            mode = "endpoint"
         command = ("engine", str(self.job), str(self.number), str(rank)) if mode == "launched" else ()
         pid = self.pids[rank] if mode == "adopted" else 0
         devices = (DeviceConfig(device_id=str(rank)),)

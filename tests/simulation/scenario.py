@@ -36,6 +36,11 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     def dp_size(self) -> int:
         return sum(len(pod.ranks) for pod in self.pods)
 
+    @property
+    def one_server(self) -> bool:
+        """Rank 0 has the server, and the NodeManager the process, of all ranks; they are in one pod."""
+        return self.dialect == "sglang"
+
 
 class Config(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What an operator may choose."""
@@ -108,6 +113,9 @@ MOMENTS = (
     "store RECONFIGURING",
     "store NORMAL",
 )
+
+DIALECTS = {"vllm_v1": 92, "vllm_0_33": 5, "sglang": 3}
+"""How many of a hundred jobs have which."""
 
 ENGINE_TROUBLES = (
     "detection_delay",
@@ -186,9 +194,9 @@ class _Author:
         if pods > 1 and rng.random() < 0.2:
             rank = rng.randrange(ranks)
             headless[rng.choice([pod for pod in range(pods) if rank not in groups[pod]])] = (rank,)
-        return Job(
+        job = Job(
             pods=tuple(Pod(*pair) for pair in zip(groups, headless, strict=True)),
-            dialect="vllm_v1" if rng.random() < 0.93 else "vllm_0_33",
+            dialect=rng.choices([*DIALECTS], [*DIALECTS.values()])[0],
             mode=rng.choice(["launched", "launched", "adopted", "endpoint"]),
             detection=rng.choice([0.05, 0.5, 2.0, 8.0]),
             window=rng.choice([60.0, 60.0, 90.0, 120.0]),
@@ -199,6 +207,7 @@ class _Author:
             suicide=rng.random() < 0.2,
             gate_closed=rng.random() < 0.04,
         )
+        return msgspec.structs.replace(job, pods=(Pod(tuple(range(ranks))),)) if job.one_server else job
 
     def _config(self) -> Config:
         rng = self.rng

@@ -136,7 +136,9 @@ class World:
         """Start the engine that a NodeManager's configuration says; returns its pid."""
         _, job, number, rank = command
         pod = self.pod(int(job), int(number))
-        return self.fleets[int(job)].start(int(rank), pod.machine, pod.port(int(rank))).root.pid
+        started = pod.ranks if pod.shape.one_server else (int(rank),)
+        pids = [self.fleets[int(job)].start(each, pod.machine, pod.port(each)).root.pid for each in started]
+        return pids[0]
 
     def pod(self, job: int, number: int) -> SimPod:
         """One pod."""

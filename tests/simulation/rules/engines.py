@@ -46,6 +46,9 @@ class EngineRules:
 
     def posted(self, seat: Seat, body: bytes) -> None:
         """An order has reached an engine."""
+        if self.facts.world.scenario.jobs[seat.engine.job].one_server:
+            self._break("only read", f"{seat} is told {body!r}")
+            return
         order = json.loads(body)
         me, pid, request_id = str(seat), seat.engine.root.pid, order.get("request_id", "")
         self.facts.counts[f"post {order['instruction']}"] += 1

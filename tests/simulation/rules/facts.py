@@ -75,7 +75,7 @@ class Facts:
 def gone(seat: Seat) -> bool:
     """What may count as DEAD now: no engine, an engine that says so, or a socket that does not answer."""
     rank = seat.rank
-    if rank is None or not seat.serves or seat.deaf:
+    if rank is None or not seat.serves or seat.asked.deaf:
         return True
     return rank.status is Status.DEAD or rank.executor_lost or rank.core_gone
 

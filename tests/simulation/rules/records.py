@@ -40,6 +40,9 @@ class RecordRules:
             facts.break_rule("generation", f"{me} falls to {record.generation}")
         self._generations[instance_id], self._writers[instance_id] = record.generation, writer
         facts.runtimes[instance_id] = record
+        job = facts.job_of(instance_id)
+        if record.phase is Phase.SCALING_DOWN and job is not None and facts.world.scenario.jobs[job].one_server:
+            facts.break_rule("only read", f"{me} is to be told something")
         if record.phase is Phase.POST_SCALE_CLEANUP:
             self._committed(instance_id, record)
         facts.world.happenings.moment(f"store {record.phase}", str(instance_id))
