@@ -73,6 +73,7 @@ class EngineClient:
             instruction=INSTRUCTION.to_pb(order.instruction),
             targets=_targets(targets),
             removed_dp_ranks=order.removed,
+            retired_dp_ranks=order.retired,
             dp_master_ip=order.dp_master_ip,
             dp_store_port=order.dp_store_port or 0,
             lease_remaining=duration_to_pb(lease_sec),

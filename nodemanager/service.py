@@ -240,10 +240,12 @@ class FtService:
         return tuple(outcomes[rank] for rank in order.ranks)
 
     def _addressed(self, order: ApplyOrder, plan: ScaleDownPlan | None) -> ApplyOrder:
-        """The order with its store port; without a reserved one every NodeManager derives the same."""
-        if order.instruction is Instruction.RETRY or order.dp_store_port is not None:
-            return order
-        return replace(order, dp_store_port=self._base_port + lowest_survivor(order, plan, self._dp_size))
+        """The order with what is retired, and its store port: without a reserved one every pod derives the same."""
+        retired = tuple(rank for rank in order.removed if rank in self._journal.state.retired)
+        port = order.dp_store_port
+        if order.instruction is Instruction.SCALE_DOWN and port is None:
+            port = self._base_port + lowest_survivor(order, plan, self._dp_size)
+        return replace(order, dp_store_port=port, retired=retired)
 
     def _fenced(self, command: Command) -> Command:
         """The command for the gateway, which takes none without a fence: ours stands in for a missing one."""

@@ -85,6 +85,8 @@ def _apply(request: engine_pb2.ApplyInstructionRequest, received: float, timeout
     scale_down = instruction is Instruction.SCALE_DOWN
     removed = ranks_from_pb(request.removed_dp_ranks, "removed_dp_ranks", empty=not scale_down)
     demand(scale_down or not removed, "removed_dp_ranks", "must be empty for retry")
+    retired = ranks_from_pb(request.retired_dp_ranks, "retired_dp_ranks", empty=True)
+    demand(set(retired) <= set(removed), "retired_dp_ranks", f"must be among the removed ones, not {list(retired)}")
     both = sorted({target.rank for target in targets} & set(removed))
     demand(not both, "targets", f"ranks {both} are removed and must not be contacted")
     port = request.dp_store_port
@@ -96,7 +98,7 @@ def _apply(request: engine_pb2.ApplyInstructionRequest, received: float, timeout
         demand(port == 0, "dp_store_port", "must be 0 for retry")
     lease = _positive(request.lease_remaining, "lease_remaining")
     demand(lease <= MAX_LEASE_SEC, "lease_remaining", f"must be at most {MAX_LEASE_SEC:g} s, not {lease:g} s")
-    order = Order(command.request_id, instruction, removed, request.dp_master_ip, port)
+    order = Order(command.request_id, instruction, removed, request.dp_master_ip, port, retired)
     return Apply(command, order, targets, received + lease, timeout)
 
 

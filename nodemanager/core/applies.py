@@ -14,7 +14,10 @@ KEPT_RECORDS = 64
 
 @dataclass(frozen=True, slots=True)
 class ApplyOrder:
-    """One instruction to some ranks of this pod; ``dp_store_port`` None: derived from the base port."""
+    """One instruction to some ranks of this pod; ``dp_store_port`` None: derived from the base port.
+
+    ``retired`` are those of ``removed`` that are retired here already, as the gateway is told.
+    """
 
     instruction: Instruction
     ranks: tuple[int, ...]
@@ -22,6 +25,7 @@ class ApplyOrder:
     dp_master_ip: str = ""
     dp_store_port: int | None = None
     plan_hash: str = ""
+    retired: tuple[int, ...] = ()
 
     def fingerprint(self) -> str:
         """SHA-256 over everything that a repeat must have in common with the first."""

@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from motor_ft.v1 import common_pb2 as motor__ft_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18motor_ft/v1/engine.proto\x12\x0bmotor_ft.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18motor_ft/v1/common.proto\";\n\x0c\x45ngineTarget\x12\x0f\n\x07\x64p_rank\x18\x01 \x01(\x05\x12\x1a\n\x12\x65ngine_incarnation\x18\x02 \x01(\t\"p\n\x16GetEngineStatusRequest\x12*\n\x07targets\x18\x01 \x03(\x0b\x32\x19.motor_ft.v1.EngineTarget\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"O\n\x17GetEngineStatusResponse\x12\x34\n\x0cobservations\x18\x01 \x03(\x0b\x32\x1e.motor_ft.v1.EngineObservation\"\x99\x01\n\x12WatchEngineRequest\x12*\n\x07targets\x18\x01 \x03(\x0b\x32\x19.motor_ft.v1.EngineTarget\x12+\n\x08interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"J\n\x13WatchEngineResponse\x12\x33\n\x0bobservation\x18\x01 \x01(\x0b\x32\x1e.motor_ft.v1.EngineObservation\"\xc7\x02\n\x17\x41pplyInstructionRequest\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x1a.motor_ft.v1.CommandHeader\x12-\n\x0binstruction\x18\x02 \x01(\x0e\x32\x18.motor_ft.v1.Instruction\x12*\n\x07targets\x18\x03 \x03(\x0b\x32\x19.motor_ft.v1.EngineTarget\x12\x18\n\x10removed_dp_ranks\x18\x04 \x03(\x05\x12\x14\n\x0c\x64p_master_ip\x18\x05 \x01(\t\x12\x15\n\rdp_store_port\x18\x06 \x01(\x05\x12\x32\n\x0flease_remaining\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07timeout\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\"F\n\x18\x41pplyInstructionResponse\x12*\n\x08outcomes\x18\x01 \x03(\x0b\x32\x18.motor_ft.v1.RankOutcome\"o\n\x16ProbeCompletionRequest\x12)\n\x06target\x18\x01 \x01(\x0b\x32\x19.motor_ft.v1.EngineTarget\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"U\n\x17ProbeCompletionResponse\x12*\n\x07outcome\x18\x01 \x01(\x0e\x32\x19.motor_ft.v1.ProbeOutcome\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t2\x80\x03\n\rEngineService\x12\\\n\x0fGetEngineStatus\x12#.motor_ft.v1.GetEngineStatusRequest\x1a$.motor_ft.v1.GetEngineStatusResponse\x12R\n\x0bWatchEngine\x12\x1f.motor_ft.v1.WatchEngineRequest\x1a .motor_ft.v1.WatchEngineResponse0\x01\x12_\n\x10\x41pplyInstruction\x12$.motor_ft.v1.ApplyInstructionRequest\x1a%.motor_ft.v1.ApplyInstructionResponse\x12\\\n\x0fProbeCompletion\x12#.motor_ft.v1.ProbeCompletionRequest\x1a$.motor_ft.v1.ProbeCompletionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18motor_ft/v1/engine.proto\x12\x0bmotor_ft.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18motor_ft/v1/common.proto\";\n\x0c\x45ngineTarget\x12\x0f\n\x07\x64p_rank\x18\x01 \x01(\x05\x12\x1a\n\x12\x65ngine_incarnation\x18\x02 \x01(\t\"p\n\x16GetEngineStatusRequest\x12*\n\x07targets\x18\x01 \x03(\x0b\x32\x19.motor_ft.v1.EngineTarget\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"O\n\x17GetEngineStatusResponse\x12\x34\n\x0cobservations\x18\x01 \x03(\x0b\x32\x1e.motor_ft.v1.EngineObservation\"\x99\x01\n\x12WatchEngineRequest\x12*\n\x07targets\x18\x01 \x03(\x0b\x32\x19.motor_ft.v1.EngineTarget\x12+\n\x08interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"J\n\x13WatchEngineResponse\x12\x33\n\x0bobservation\x18\x01 \x01(\x0b\x32\x1e.motor_ft.v1.EngineObservation\"\xe1\x02\n\x17\x41pplyInstructionRequest\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x1a.motor_ft.v1.CommandHeader\x12-\n\x0binstruction\x18\x02 \x01(\x0e\x32\x18.motor_ft.v1.Instruction\x12*\n\x07targets\x18\x03 \x03(\x0b\x32\x19.motor_ft.v1.EngineTarget\x12\x18\n\x10removed_dp_ranks\x18\x04 \x03(\x05\x12\x14\n\x0c\x64p_master_ip\x18\x05 \x01(\t\x12\x15\n\rdp_store_port\x18\x06 \x01(\x05\x12\x32\n\x0flease_remaining\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07timeout\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10retired_dp_ranks\x18\t \x03(\x05\"F\n\x18\x41pplyInstructionResponse\x12*\n\x08outcomes\x18\x01 \x03(\x0b\x32\x18.motor_ft.v1.RankOutcome\"o\n\x16ProbeCompletionRequest\x12)\n\x06target\x18\x01 \x01(\x0b\x32\x19.motor_ft.v1.EngineTarget\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"U\n\x17ProbeCompletionResponse\x12*\n\x07outcome\x18\x01 \x01(\x0e\x32\x19.motor_ft.v1.ProbeOutcome\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t2\x80\x03\n\rEngineService\x12\\\n\x0fGetEngineStatus\x12#.motor_ft.v1.GetEngineStatusRequest\x1a$.motor_ft.v1.GetEngineStatusResponse\x12R\n\x0bWatchEngine\x12\x1f.motor_ft.v1.WatchEngineRequest\x1a .motor_ft.v1.WatchEngineResponse0\x01\x12_\n\x10\x41pplyInstruction\x12$.motor_ft.v1.ApplyInstructionRequest\x1a%.motor_ft.v1.ApplyInstructionResponse\x12\\\n\x0fProbeCompletion\x12#.motor_ft.v1.ProbeCompletionRequest\x1a$.motor_ft.v1.ProbeCompletionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,13 +44,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHENGINERESPONSE']._serialized_start=511
   _globals['_WATCHENGINERESPONSE']._serialized_end=585
   _globals['_APPLYINSTRUCTIONREQUEST']._serialized_start=588
-  _globals['_APPLYINSTRUCTIONREQUEST']._serialized_end=915
-  _globals['_APPLYINSTRUCTIONRESPONSE']._serialized_start=917
-  _globals['_APPLYINSTRUCTIONRESPONSE']._serialized_end=987
-  _globals['_PROBECOMPLETIONREQUEST']._serialized_start=989
-  _globals['_PROBECOMPLETIONREQUEST']._serialized_end=1100
-  _globals['_PROBECOMPLETIONRESPONSE']._serialized_start=1102
-  _globals['_PROBECOMPLETIONRESPONSE']._serialized_end=1187
-  _globals['_ENGINESERVICE']._serialized_start=1190
-  _globals['_ENGINESERVICE']._serialized_end=1574
+  _globals['_APPLYINSTRUCTIONREQUEST']._serialized_end=941
+  _globals['_APPLYINSTRUCTIONRESPONSE']._serialized_start=943
+  _globals['_APPLYINSTRUCTIONRESPONSE']._serialized_end=1013
+  _globals['_PROBECOMPLETIONREQUEST']._serialized_start=1015
+  _globals['_PROBECOMPLETIONREQUEST']._serialized_end=1126
+  _globals['_PROBECOMPLETIONRESPONSE']._serialized_start=1128
+  _globals['_PROBECOMPLETIONRESPONSE']._serialized_end=1213
+  _globals['_ENGINESERVICE']._serialized_start=1216
+  _globals['_ENGINESERVICE']._serialized_end=1600
 # @@protoc_insertion_point(module_scope)

@@ -174,6 +174,7 @@ class ApplyInstructionRequest(_message.Message):
     DP_STORE_PORT_FIELD_NUMBER: _builtins.int
     LEASE_REMAINING_FIELD_NUMBER: _builtins.int
     TIMEOUT_FIELD_NUMBER: _builtins.int
+    RETIRED_DP_RANKS_FIELD_NUMBER: _builtins.int
     instruction: _common_pb2.Instruction.ValueType
     """What to do."""
     dp_master_ip: _builtins.str
@@ -200,6 +201,10 @@ class ApplyInstructionRequest(_message.Message):
     def timeout(self) -> _duration_pb2.Duration:
         """Timeout of each HTTP request; absent: the gateway's own."""
 
+    @_builtins.property
+    def retired_dp_ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Those of removed_dp_ranks that are retired already; there are engines that are told only of the others."""
+
     def __init__(
         self,
         *,
@@ -211,10 +216,11 @@ class ApplyInstructionRequest(_message.Message):
         dp_store_port: _builtins.int = ...,
         lease_remaining: _duration_pb2.Duration | None = ...,
         timeout: _duration_pb2.Duration | None = ...,
+        retired_dp_ranks: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "lease_remaining", b"lease_remaining", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dp_master_ip", b"dp_master_ip", "dp_store_port", b"dp_store_port", "header", b"header", "instruction", b"instruction", "lease_remaining", b"lease_remaining", "removed_dp_ranks", b"removed_dp_ranks", "targets", b"targets", "timeout", b"timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dp_master_ip", b"dp_master_ip", "dp_store_port", b"dp_store_port", "header", b"header", "instruction", b"instruction", "lease_remaining", b"lease_remaining", "removed_dp_ranks", b"removed_dp_ranks", "retired_dp_ranks", b"retired_dp_ranks", "targets", b"targets", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

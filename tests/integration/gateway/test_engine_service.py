@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import grpc
 import pytest
@@ -32,9 +33,15 @@ async def group() -> AsyncIterator[FakeGroup]:
 
 @pytest.fixture
 async def stub(group: FakeGroup, tmp_path: Path) -> AsyncIterator[Stub]:
+    async with serving(group, tmp_path) as stub:
+        yield stub
+
+
+@asynccontextmanager
+async def serving(group: FakeGroup, tmp_path: Path, dialect: Literal["auto", "sglang"] = "auto") -> AsyncIterator[Stub]:
     registry = CollectorRegistry()
-    engines = tuple(EngineAddress(rank, group.url(rank)) for rank in range(2))
-    parts = build_engine_service(EngineGatewayConfig(engines=engines), registry)
+    engines = tuple(EngineAddress(rank, group.url(rank)) for rank in range(group.config.dp_size))
+    parts = build_engine_service(EngineGatewayConfig(engines=engines, dialect=dialect), registry)
     server = RpcServer(
         name="test",
         listen=f"unix:{tmp_path}/engine.sock",
@@ -124,6 +131,28 @@ async def test_a_scale_down_reaches_the_engine_in_its_words(stub: Stub, group: F
     }
 
 
+async def test_a_server_of_all_ranks_gets_one_order_with_what_is_not_retired(tmp_path: Path) -> None:
+    async with FakeGroup(4, "sglang") as group, serving(group, tmp_path, "sglang") as stub:
+        await read(stub, 0, 2, 3)
+        order = instruction(targets=[target(0), target(3)], removed_dp_ranks=[1, 2], retired_dp_ranks=[1])
+        outcomes = (await call(stub.ApplyInstruction, order, timeout=5.0)).outcomes
+        assert [(each.dp_rank, each.outcome, each.engine_request_id) for each in outcomes] == [
+            (rank, common_pb2.APPLY_OUTCOME_ACCEPTED, "r1") for rank in (0, 3)
+        ]
+        (record,) = group.applies()
+        assert record.body == {"instruction": "scale_down", "request_id": "r1", "params": {"removed_dp_ranks": [2]}}
+
+
+async def test_a_server_of_all_ranks_gets_nothing_when_one_of_them_is_another_process(tmp_path: Path) -> None:
+    async with FakeGroup(2, "sglang") as group, serving(group, tmp_path, "sglang") as stub:
+        await read(stub, 0, 1)
+        retry: dict[str, Any] = {"removed_dp_ranks": [], "dp_master_ip": "", "dp_store_port": 0}
+        order = instruction(instruction=common_pb2.INSTRUCTION_RETRY, targets=[target(0), target(1, "e2")], **retry)
+        outcomes = (await call(stub.ApplyInstruction, order, timeout=5.0)).outcomes
+        assert {each.outcome for each in outcomes} == {common_pb2.APPLY_OUTCOME_NOT_SENT}
+        assert group.applies() == []
+
+
 async def test_a_repeated_command_gets_the_first_answer_and_sends_nothing(stub: Stub, group: FakeGroup) -> None:
     await read(stub, 0)
     first = await apply(stub, instruction())
@@ -160,6 +189,7 @@ async def test_an_engine_that_was_never_declared_gets_nothing(stub: Stub, group:
         ({"targets": [target(1)]}, "targets"),
         ({"removed_dp_ranks": []}, "removed_dp_ranks"),
         ({"removed_dp_ranks": [2, 1]}, "removed_dp_ranks"),
+        ({"retired_dp_ranks": [2]}, "retired_dp_ranks"),
         ({"dp_master_ip": ""}, "dp_master_ip"),
         ({"dp_store_port": 0}, "dp_store_port"),
         ({"dp_store_port": 70000}, "dp_store_port"),

@@ -59,6 +59,17 @@ async def test_without_a_port_it_is_the_base_port_plus_the_lowest_survivor(
         assert gateway.applies[0].dp_store_port == BASE_PORT + 1
 
 
+async def test_the_gateway_is_told_which_removed_ranks_are_retired(tmp_path: Path, gateway: ScriptedGateway) -> None:
+    async with Node(tmp_path, gateway, ranks=(0, 1, 2), launched=()).running() as node:
+        await node.join()
+        for op, removed, retired in ((OP, (1,), []), (command("next"), (1, 2), [1])):
+            plan = node.plan(removed=removed)
+            await node.guard(op, plan=plan)
+            await node.apply(node.apply_request(op, plan, 0))
+            assert list(gateway.applies[-1].retired_dp_ranks) == retired
+            await node.finalize(op, retired=removed)
+
+
 async def test_the_reserved_port_is_free_when_the_engine_is_told(node: Node, gateway: ScriptedGateway) -> None:
     plan = await guarded(node)
     gateway.answer.clear()
