@@ -36,18 +36,18 @@ class ControllerMetrics:
             registry=registry,
         )
         self._phase = Gauge(
-            "motor_ft_phase", "1 for the phase that is reported.", ["instance", "phase"], registry=registry
+            "motor_ft_phase", "1 for the phase that is reported.", ["instance_id", "phase"], registry=registry
         )
         self._serving = Gauge(
-            "motor_ft_serving_published", "1 when every Coordinator holds the view.", ["instance"], registry=registry
+            "motor_ft_serving_published", "1 when every Coordinator holds the view.", ["instance_id"], registry=registry
         )
         self._stopped = Gauge(
-            "motor_ft_automation_stopped", "1 when a person has to look.", ["instance"], registry=registry
+            "motor_ft_automation_stopped", "1 when a person has to look.", ["instance_id"], registry=registry
         )
         self._degraded = Gauge(
             "motor_ft_degraded",
             "How much of what a recovery of the instance needs does not work; its status names it.",
-            ["instance"],
+            ["instance_id"],
             registry=registry,
         )
         self._decisions = Counter("motor_ft_decisions", "Decisions taken.", ["action"], registry=registry)

@@ -213,6 +213,7 @@ class GrpcNodeManagers:
             raise
         except FtError as error:
             said["outcome"] = str(error)
+            log.warning("command failed", instance_id=command.instance_id, method=method, error=str(error))
             raise
         finally:
             said |= {"method": method, "address": address, "request_id": command.request_id}

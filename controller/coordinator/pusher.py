@@ -46,8 +46,12 @@ class ServingPusher:
 
     @property
     def problems(self) -> list[str]:
-        """Coordinators that did not confirm the last request, or have not been asked yet."""
-        return [f"Coordinator {writer.name} does not confirm" for writer in self._writers if not writer.synced]
+        """Coordinators of which it is not known that they hold the serving view."""
+        return [
+            f"Coordinator {writer.name} has not confirmed the serving view"
+            for writer in self._writers
+            if not writer.synced
+        ]
 
     def start(self, views: ServingViews, epoch: Callable[[], int]) -> None:
         """Begin to write; ``epoch`` returns the present term of this Controller."""

@@ -113,7 +113,7 @@ async def test_every_daemon_serves_metrics(start: Start) -> None:
             async with cluster.http.get(f"http://127.0.0.1:{port}/metrics") as response:
                 assert response.status == 200
                 texts.append(await response.text())
-        assert 'motor_ft_phase{instance="1",phase="NORMAL"} 1.0' in texts[0]
+        assert 'motor_ft_phase{instance_id="1",phase="NORMAL"} 1.0' in texts[0]
         assert all("motor_ft_" in text for text in texts)
 
 

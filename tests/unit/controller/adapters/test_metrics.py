@@ -10,7 +10,7 @@ from controller.metrics import ControllerMetrics
 def phases(registry: CollectorRegistry, instance: str) -> dict[str, float | None]:
     """Value of every phase series of an instance."""
     return {
-        phase: registry.get_sample_value("motor_ft_phase", {"instance": instance, "phase": phase}) for phase in Phase
+        phase: registry.get_sample_value("motor_ft_phase", {"instance_id": instance, "phase": phase}) for phase in Phase
     }
 
 
@@ -33,8 +33,8 @@ def test_a_gone_instance_leaves_no_series_and_takes_no_other_with_it() -> None:
     metrics.forget(1)
     metrics.forget(2)
     assert set(phases(registry, "1").values()) == {None}
-    assert registry.get_sample_value("motor_ft_serving_published", {"instance": "1"}) is None
-    assert registry.get_sample_value("motor_ft_serving_published", {"instance": "11"}) == 1
+    assert registry.get_sample_value("motor_ft_serving_published", {"instance_id": "1"}) is None
+    assert registry.get_sample_value("motor_ft_serving_published", {"instance_id": "11"}) == 1
     assert phases(registry, "11")[Phase.NORMAL] == 1
 
 

@@ -1,6 +1,7 @@
 """What a recovery needs and does not work is in the status, before a fault needs it."""
 
 import pytest
+from structlog.testing import capture_logs
 
 from controller.core.reports import EngineFault
 from motor_ft.model.engine import EngineObservation, EngineStatus, Problem
@@ -21,11 +22,13 @@ async def test_nothing_is_degraded_where_all_works() -> None:
 async def test_a_node_manager_that_is_away_is_named_until_it_is_back() -> None:
     async with World(*TWO_PODS) as world:
         await world.serve()
-        await world.pod(2).disconnect()
-        name = world.pod(2).registration.pod_name
-        await world.until(lambda: world.status().degraded == (f"NodeManager of pod {name} is not connected",))
-        await world.pod(2).connect()
-        await world.until(lambda: not world.status().degraded)
+        away = f"NodeManager of pod {world.pod(2).registration.pod_name} is not connected"
+        with capture_logs() as logs:
+            await world.pod(2).disconnect()
+            await world.until(lambda: world.status().degraded == (away,))
+            await world.pod(2).connect()
+            await world.until(lambda: not world.status().degraded)
+        assert [entry["what"] for entry in logs if entry["event"] == "degraded"] == [(away,), "nothing any more"]
 
 
 async def test_an_engine_that_cannot_be_read_is_named_with_the_reason_and_is_no_evidence() -> None:
