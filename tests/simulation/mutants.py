@@ -28,6 +28,7 @@ from controller.core.reports import EngineFault, EngineHealthy, ProcessDeath
 from controller.core.topology import endpoint_ip
 from controller.core.transaction import Step
 from controller.core.verdict import Judgement, Verdict, judge_recovery
+from controller.fault_manager.isolation import Isolation
 from controller.fault_manager.manager import PodAttachment
 from controller.strategies.transaction import TransactionStrategy
 from gateway.engines.client import UnansweredError
@@ -216,6 +217,11 @@ def go_on_where_the_dead_controller_was(patch: Patch) -> None:
     patch.setattr(recovery, "restored", lambda _: Phase.NORMAL)
 
 
+def forget_the_isolation(patch: Patch) -> None:
+    """What another Controller has withdrawn is published until the hardware is heard of."""
+    patch.setattr(Isolation, "restored", lambda *_: None)
+
+
 def hardware_names_ranks_to_remove(patch: Patch) -> None:
     """What a hardware fault is mapped to goes as well."""
     spec_of = inputs._spec_of  # noqa: SLF001
@@ -337,6 +343,15 @@ MUTANTS: dict[str, Mutant] = {
             go_on_where_the_dead_controller_was,
             _scene(DEATH, _at("store DECIDING", "controller_kill", "0")),
             "nothing is replayed",
+        ),
+        Mutant(
+            forget_the_isolation,
+            _scene(
+                Event(10.0, "hardware", "0/2", text="L5 card"),
+                Event(14.0, "controller_kill", "0"),
+                config=Config(store_lease=4.0, ttl=8.0, scale_down=False),
+            ),
+            "withdrawn through a failover",
         ),
         Mutant(
             hardware_names_ranks_to_remove,

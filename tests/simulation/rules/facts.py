@@ -44,6 +44,8 @@ class Facts:
         self.counts: Counter[str] = Counter()
         self.runtimes: dict[int, RuntimeRecord] = {}
         self.identities: dict[int, IdentityRecord] = {}
+        self.withdrawn_by: dict[int, Process] = {}
+        """Who has stored that nobody may be routed to an instance, for its hardware or its lost pods."""
         self.commands: dict[str, Commanded] = {}
         self.planned_at: dict[str, float] = {}
         """When the first Guard with the plan of a request id was sent."""

@@ -22,9 +22,14 @@ class RecordRules:
         if kind == "remove":
             facts.runtimes.pop(instance_id, None)
             facts.identities.pop(instance_id, None)
+            facts.withdrawn_by.pop(instance_id, None)
             facts.world.trace("store", f"instance {instance_id}", "removed")
         elif isinstance(record, IdentityRecord):
             facts.identities[instance_id] = record
+            if record.isolated or record.dissolved:
+                facts.withdrawn_by.setdefault(instance_id, writer)
+            else:
+                facts.withdrawn_by.pop(instance_id, None)
             facts.world.trace("store", f"instance {instance_id}", f"of {record.job_name} ready={record.ready}")
         elif isinstance(record, RuntimeRecord):
             self._moved(writer, instance_id, record)

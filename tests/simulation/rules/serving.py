@@ -17,7 +17,7 @@ class ServingRules:
         self.facts = facts
 
     def sent(self, client: Process, request: bytes) -> None:
-        """The leader publishes nothing that is being rebuilt."""
+        """The leader publishes nothing that is being rebuilt, or that another one has withdrawn before it."""
         message = coordinator_pb2.RefreshRequest.FromString(request)
         if message.event == coordinator_pb2.REFRESH_EVENT_DEL or client is not self.facts.world.vault.leader:
             return
@@ -25,6 +25,8 @@ class ServingRules:
             record = self.facts.runtimes.get(each.instance_id)
             if record is not None and record.phase is Phase.RECONFIGURING:
                 self.facts.break_rule("withdrawn while rebuilt", f"instance {each.instance_id} is published")
+            if self.facts.withdrawn_by.get(each.instance_id, client) is not client:
+                self.facts.break_rule("withdrawn through a failover", f"instance {each.instance_id} is published")
 
     def viewed(self, coordinator: Any, request: coordinator_pb2.RefreshRequest) -> None:
         """A Coordinator has taken a change."""
