@@ -28,6 +28,11 @@ class ControllerMetrics:
             registry=registry,
             buckets=_STAGE_BUCKETS,
         )
+        self._unreadable = Gauge(
+            "motor_ft_unreadable_instances",
+            "Stored instances that cannot be read; they are not served, and their pods are stopped.",
+            registry=registry,
+        )
         self._clock_steps = Counter("motor_ft_clock_steps", "How often the wall clock was set.", registry=registry)
         self._coordinators = Gauge(
             "motor_ft_coordinator_confirms",
@@ -79,6 +84,10 @@ class ControllerMetrics:
         for event in ServingEvent:
             for confirmed in (True, False):
                 self._refreshes.labels(event, _flag(confirmed))  # a rate needs the zero before the first one
+
+    def unreadable(self, count: int) -> None:
+        """Stored instances that cannot be read."""
+        self._unreadable.set(count)
 
     def standing(self, leads: Callable[[], bool]) -> None:
         """Ask ``leads`` at every scrape."""

@@ -156,7 +156,7 @@ class GrpcNodeManagers:
 
     async def _recycle(self, address: str, command: Command) -> None:
         try:
-            await self.stop(address, command, "none of its ranks is active any more")
+            await self.stop(address, command, "none of its ranks is in use any more")
         except FtError as error:  # what becomes of the pod is the cluster's business (RFC section 5)
             log.warning("pod not recycled", address=address, error=str(error))
 

@@ -152,7 +152,8 @@ class Supervisor:
             return self._launch(spec)
         if spec.pid:
             return self._adopt(spec, last)
-        return last if last and not last.pid else EngineProcess("")
+        ended = self._journal.state.stopped is not None and not self._journal.state.ready  # with the pod
+        return last if last and not (last.pid or ended) else EngineProcess("")
 
     def _launch(self, spec: EngineSpec) -> EngineProcess:
         self._log_dir.mkdir(parents=True, exist_ok=True)

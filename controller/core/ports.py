@@ -51,12 +51,20 @@ class Stored(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Why a row cannot be read, and the revision that the next write of it must name."""
+
+    why: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
-    """All that a store holds. An unreadable row is reported in ``unreadable`` (instance id → why), the others load."""
+    """All that a store holds. An unreadable row is reported in ``unreadable`` by instance id, the others load."""
 
     identities: dict[int, Stored[IdentityRecord]]
     runtimes: dict[int, Stored[RuntimeRecord]]
-    unreadable: dict[int, str]
+    unreadable: dict[int, Unreadable]
 
 
 class Store(Protocol):

@@ -43,6 +43,8 @@ class IdentityRecord:
     ``hardware_spent`` came later, and what they ask for at their level was done. ``paused`` says by whom automation is
     paused and why, empty when it is not: a failover must not surprise who works on the instance. ``isolated``: nobody
     may be routed to it; ``dissolved``: pods of it are stopped for the loss of others. No Controller publishes either.
+    ``gone_at`` is when it was forgotten, in wall-clock seconds, 0 while it lives: what is kept then is who its engines
+    were, so that none of them comes back.
     """
 
     instance_id: int
@@ -60,3 +62,4 @@ class IdentityRecord:
     paused: str = ""
     isolated: bool = False
     dissolved: bool = False
+    gone_at: float = 0.0

@@ -91,6 +91,10 @@ class Observer(hardware.Observer, Protocol):
         """Whether the Coordinators hold the projection."""
         ...
 
+    def unreadable(self, count: int) -> None:
+        """Stored instances that cannot be read."""
+        ...
+
     def degraded(self, instance_id: int, count: int) -> None:
         """How much of what a recovery of the instance needs does not work."""
         ...
@@ -130,6 +134,8 @@ class Environment:
     """``NodeManagers.probe``."""
     connect: Callable[[str], None]
     """Have a connection to a NodeManager's ``host:port`` ready before a fault needs it."""
+    recycle: Callable[[str, Command], None]
+    """``NodeManagers.recycle``."""
     store_problem: Callable[[], str] = lambda: ""
     """Why the store cannot be written now; empty when it can. Recoveries wait for it."""
     degraded: Callable[[], Sequence[str]] = lambda: ()

@@ -53,7 +53,7 @@ class InstanceActor:
         *,
         desk: HardwareDesk,
         on_ready: Callable[["InstanceActor"], None],
-        on_gone: Callable[["InstanceActor"], None],
+        on_gone: Callable[["InstanceActor"], Awaitable[None]],
         spare_prefill: Callable[["InstanceActor"], Awaitable[object] | None],
     ) -> None:
         self.instance_id = instance_id
@@ -260,6 +260,12 @@ class InstanceActor:
         idle = self.phase in STABLE and not self.recovery.held and self.recovery.due is None
         return self.life.state is InstanceState.ACTIVE and idle and not (self.superseded or self.life.dissolved)
 
+    @property
+    def lasts(self) -> bool:
+        """It is whole, and nothing has begun to end it."""
+        ending = self.superseded or self.life.dissolved or self.life.state is InstanceState.DELETED
+        return self.ready and not ending and self.phase is not Phase.RECONFIGURING
+
     def give_way(self, needy: int) -> Awaitable[None]:
         """Be rebuilt so that a decode instance gets the hardware; returns what to await until the pods have ended.
 
@@ -355,6 +361,9 @@ class InstanceActor:
     async def _step(self) -> float:
         """Everything that is due now; returns when to look again without a report."""
         now = self.env.clock.now()
+        if self.life.state is InstanceState.DELETED:  # what was to be stored was not
+            await self._leave(self.life.ending)
+            return now
         self.recovery.reap(now)
         if self.identity is None:
             self._assemble(now)
@@ -431,10 +440,13 @@ class InstanceActor:
 
     async def _leave(self, why: str) -> None:
         """Forget everything. Nobody is admitted to a DELETED instance, also not while the store is at work."""
-        self.life.state = InstanceState.DELETED
-        await self.env.store.remove(self.instance_id)
+        self.life.state, self.life.ending = InstanceState.DELETED, why
+        if self.ready:
+            await self._stored.bury(self.registrations, self.env.clock.wall())
+        else:
+            await self.env.store.remove(self.instance_id)
         self._gone = True
         self.pods.close()
-        self._on_gone(self)
+        await self._on_gone(self)
         log.info("instance gone", instance_id=self.instance_id, why=why)
         await self._tasks.close()

@@ -29,6 +29,7 @@ class Life:
         self._told: dict[str, str] = {}
         self._dissolved_at: float | None = None
         self._obeyed = False
+        self.ending = ""
 
     def restored(self, now: float, *, dissolved: bool) -> None:
         """The Controller has started again: INACTIVE until the pods are heard, and nobody is missed before the TTL.
@@ -108,9 +109,11 @@ class Life:
             self._obeyed, self._dissolved_at = obeyed, now if obeyed else None
 
     def lets_go(self, pod: PodLiveness) -> bool:
-        """The pod was told to stop: when it starts anew it belongs to another instance."""
-        rebuilding = self._actor.phase is Phase.RECONFIGURING and not self._actor.evidence.relaunching
-        return rebuilding or self._was_told(pod)
+        """When the pod starts anew it belongs to another instance: the end of this one has begun, or its part in it."""
+        actor = self._actor
+        rebuilding = actor.phase is Phase.RECONFIGURING and not actor.evidence.relaunching
+        ended = rebuilding or self.dissolved or actor.superseded or self.state is InstanceState.DELETED
+        return ended or self._was_told(pod) or (actor.ready and pod not in self._needed())
 
     def _lost(self, pod: PodLiveness, now: float) -> bool:
         """Whom this Controller has not met yet may only be slow to find it: nobody is stopped for that, nor for a cut

@@ -5,21 +5,23 @@ from collections.abc import Awaitable, Sequence
 
 from controller.core import assembly
 from controller.core.explain import Explanation, explain
+from controller.core.history import EventKind
 from controller.core.phases import Phase
-from controller.core.ports import Loaded, Order, Stored
+from controller.core.ports import Loaded, Order, Stored, Unreadable
 from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.core.reports import AdapterHello, Hello, Report, SoftwareFault, Welcome
 from controller.core.serving import ServingInstance
 from controller.core.status import InstanceState, InstanceStatus
 from controller.fault_manager.environment import Environment
+from controller.fault_manager.graveyard import Grave, Graveyard, engines_of
 from controller.fault_manager.hardware import AdapterAttachment, HardwareDesk
 from controller.fault_manager.inputs import facts_of
 from controller.fault_manager.instance import InstanceActor
 from controller.fault_manager.intake import judged
 from controller.fault_manager.orders import obey
 from controller.fault_manager.pods import Send, Session
-from controller.fault_manager.view import status_of
-from motor_ft.model.command import OperatorCommand
+from controller.fault_manager.view import status_of, unreadable
+from motor_ft.model.command import Command, OperatorCommand
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.model.topology import Registration, Role
 from motor_ft.wire.log import get_logger
@@ -30,9 +32,6 @@ RETRIES_SEC = (0.2, 0.5, 1.0, 2.0, 4.0)
 """Pauses before a store is asked again that failed right after the election."""
 BEHIND_SEC = 5.0
 """How often to look whether an operator has raised the epoch above the fleet's."""
-
-KEPT_REPLACED = 10_000
-"""Incarnations of replaced pods that are remembered, so that a late one is turned away."""
 
 
 class PodAttachment:
@@ -72,7 +71,7 @@ class FaultManager:
         self._epoch = 0
         self._actors: dict[int, InstanceActor] = {}
         self._hardware = HardwareDesk(env.observer)
-        self._replaced: dict[str, str] = {}
+        self._graves = Graveyard()
         self._places: dict[tuple[str, int], InstanceActor] = {}
         self._admission = asyncio.Lock()
         self._leading = False
@@ -105,16 +104,16 @@ class FaultManager:
         While the epoch is behind the fleet's it waits for an operator to raise it.
         """
         loaded = await self._begun()
-        for instance_id, why in loaded.unreadable.items():
-            log.error("stored instance cannot be read and is not served", instance_id=instance_id, error=why)
+        self._show_unreadable(loaded)
         for instance_id, identity in sorted(loaded.identities.items()):
+            runtime = loaded.runtimes[instance_id]
+            if gone_at := identity.record.gone_at:
+                engines = engines_of(identity.record.pods)
+                self._graves.dig(Grave(instance_id, runtime.record.generation, engines, gone_at))
+                continue
             actor = self._new_actor(instance_id)
-            actor.restore(
-                identity,
-                loaded.runtimes[instance_id],
-                self._env.clock.now(),
-                unreadable=loaded.unreadable.get(instance_id, ""),
-            )
+            unread = loaded.unreadable.get(instance_id)
+            actor.restore(identity, runtime, self._env.clock.now(), unreadable=unread.why if unread else "")
             self._places |= {_place(pod): actor for pod in actor.registrations}
         for actor in list(self._actors.values()):
             self._supersede(actor)  # the Controller ended before the older one was forgotten
@@ -123,6 +122,21 @@ class FaultManager:
         self._begun_at = self._env.clock.now()
         self._leading = True
         log.info("leading", epoch=self._epoch, instances=len(self._actors))
+        await self._clear()
+
+    def _show_unreadable(self, loaded: Loaded) -> None:
+        """Where it is not known who an instance is, nothing of it is served, and its pods are stopped as they come."""
+        self._env.observer.unreadable(len(loaded.unreadable))
+        for instance_id, unread in loaded.unreadable.items():
+            log.error("stored instance cannot be read and is not served", instance_id=instance_id, error=unread.why)
+            if instance_id in loaded.identities:
+                continue
+            runtime = loaded.runtimes.get(instance_id)
+            generation = runtime.record.generation if runtime else self._epoch
+            self._graves.dig(Grave(instance_id, generation, set()))
+            self._env.histories.open(instance_id)
+            self._env.histories.record_once(instance_id, EventKind.ALERT, unread.why)
+            self._env.board.put(unreadable(instance_id, unread.why, self._env))
 
     async def _begun(self) -> Loaded:
         """A term is begun and everything read; a store that fails right after the election is asked again."""
@@ -154,21 +168,24 @@ class FaultManager:
         loaded = await store.load()
         for instance_id in loaded.runtimes.keys() - loaded.identities.keys() - loaded.unreadable.keys():
             await store.remove(instance_id)
-        for instance_id in loaded.identities.keys() - loaded.runtimes.keys():
-            identity = loaded.identities[instance_id].record
-            loaded.identities[instance_id], loaded.runtimes[instance_id] = await self._rebuilt(identity)
+        for instance_id, identity in loaded.identities.items():
+            ranks, runtime = tuple(range(identity.record.dp_size)), loaded.runtimes.get(instance_id)
+            if runtime is not None and runtime.record.original_dp_ranks != ranks:
+                why = f"runtime record is of ranks {runtime.record.original_dp_ranks}, the instance has {ranks}"
+                loaded.unreadable[instance_id] = Unreadable(why, runtime.revision)
+                runtime = None
+            loaded.runtimes[instance_id] = runtime or await self._rebuilt(loaded, identity.record)
         return loaded
 
-    async def _rebuilt(self, identity: IdentityRecord) -> tuple[Stored[IdentityRecord], Stored[RuntimeRecord]]:
-        """New records for an instance whose own cannot be read: all that is left to do is to reconfigure it.
+    async def _rebuilt(self, loaded: Loaded, identity: IdentityRecord) -> Stored[RuntimeRecord]:
+        """A new record for an instance whose own cannot be read: all that is left to do is to reconfigure it.
 
         The epoch stands in for the lost generation: no NodeManager has seen it in an earlier term.
         """
-        store, instance_id = self._env.store, identity.instance_id
-        await store.remove(instance_id)
-        stored = Stored(identity, await store.save_identity(identity, 0))
+        unread = loaded.unreadable.get(identity.instance_id)
         record = RuntimeRecord(Phase.RECONFIGURING, self._epoch, tuple(range(identity.dp_size)))
-        return stored, Stored(record, await store.save_runtime(instance_id, record, 0))
+        expected = unread.revision if unread else 0
+        return Stored(record, await self._env.store.save_runtime(identity.instance_id, record, expected))
 
     async def drain(self, timeout_sec: float) -> None:
         """Before another Controller takes over: decide nothing more, and give transactions so long to end."""
@@ -194,10 +211,10 @@ class FaultManager:
         assembly.check_registration(hello.registration)
         async with self._admission:  # two pods of one job must not open two instances
             self._check_leading()
-            if self._replaced.get(hello.reporter_id) == hello.incarnation:
-                raise _replaced(hello)
             await self._raise_epoch(hello)
-            actor = self._instance_of(hello) or self._assembling(hello)
+            if (actor := self._instance_of(hello)) is None:
+                self._lay(hello)
+                actor = self._assembling(hello)
             if actor is None:
                 actor = self._new_actor(await self._env.store.next_instance_id())
                 actor.start()
@@ -229,16 +246,18 @@ class FaultManager:
         return self._hardware.welcomed(uid) or any(actor.pods.welcomed(uid) for actor in self._actors.values())
 
     def _instance_of(self, hello: Hello) -> InstanceActor | None:
-        """The instance that the pod was in, unless its pods were stopped and this one has started anew since."""
+        """The instance that the pod was in, unless that has come to its end and the engines are others since."""
         actor = self._actors.get(hello.previous_instance_id or 0)
         pod = actor.pods.all.get(hello.reporter_id) if actor else None
         if actor is None or pod is None:
             return None
-        if actor.life.lets_go(pod) and 0 < pod.incarnation_number < hello.incarnation_number:
+        anew = engines_of([pod.registration]).isdisjoint(engines_of([hello.registration]))
+        if anew and actor.life.lets_go(pod) and pod.incarnation_number < hello.incarnation_number:
             return None
-        if actor.superseded:
-            raise _replaced(hello)
-        if actor.life.state is InstanceState.DELETED:
+        deleted = actor.life.state is InstanceState.DELETED
+        if actor.superseded or (deleted and actor.ready):
+            raise _gone(hello)
+        if deleted:
             return None
         if actor.assembled and _ranks(hello) != {(e.rank, e.headless) for e in pod.registration.endpoints}:
             raise FtError(
@@ -247,6 +266,16 @@ class FaultManager:
                 "the topology of an instance is fixed",
             )
         return actor
+
+    def _lay(self, hello: Hello) -> None:
+        """Refuse engines of an instance that is gone; the pod is stopped where its job needs it to start anew."""
+        if (grave := self._graves.haunted(hello)) is None:
+            return
+        job = hello.registration.job_name
+        if not any(actor.job_name == job and actor.lasts for actor in self._actors.values()):
+            command = Command(grave.instance_id, self._env.new_id(), self._epoch, grave.generation + 1)
+            self._env.recycle(hello.registration.node_manager_address, command)
+        raise _gone(hello)
 
     def _assembling(self, hello: Hello) -> InstanceActor | None:
         """The instance of the job whose pods are still coming; a complete one takes no new pod."""
@@ -354,23 +383,32 @@ class FaultManager:
         ]
         return serving[-1].give_way(needy.instance_id) if len(serving) > 1 and not needy.superseded else None
 
-    def _bury(self, actor: InstanceActor) -> None:
+    async def _bury(self, actor: InstanceActor) -> None:
         actor.show()
         actor.hardware.leave()
         self._actors.pop(actor.instance_id, None)
         self._places = {place: other for place, other in self._places.items() if other is not actor}
-        for uid, pod in actor.pods.all.items():
-            if actor.superseded and not self._welcomed(uid):
-                self._replaced[uid] = pod.incarnation
-        while len(self._replaced) > KEPT_REPLACED:
-            self._replaced.pop(next(iter(self._replaced)))
+        if actor.ready:
+            wall, engines = self._env.clock.wall(), engines_of(actor.registrations)
+            self._graves.dig(Grave(actor.instance_id, actor.generation, engines, wall))
         self._env.observer.forget(actor.instance_id)
         self._env.publisher.update(actor.instance_id)
         self._env.histories.bury(actor.instance_id)
+        await self._clear()
+
+    async def _clear(self) -> None:
+        """Instances that were gone for long, or are too many, are not remembered any more."""
+        for instance_id in self._graves.overdue(self._env.clock.wall()):
+            try:
+                await self._env.store.remove(instance_id)
+            except FtError as error:  # after the next one, or after the next start
+                log.warning("a gone instance is still remembered", instance_id=instance_id, error=str(error))
+                return
+            self._graves.fill(instance_id)
 
 
-def _replaced(hello: Hello) -> FtError:
-    text = f"the instance of pod {hello.reporter_id} was replaced by a newer one; restart the pod"
+def _gone(hello: Hello) -> FtError:
+    text = f"the instance of pod {hello.reporter_id} is gone, or was replaced by a newer one; restart the pod"
     return FtError(Reason.STALE_INCARNATION, text)
 
 

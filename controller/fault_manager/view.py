@@ -3,14 +3,17 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from controller.core.errors import Failure, FailureCode
 from controller.core.liveness import PodLiveness
 from controller.core.phases import Phase
 from controller.core.records import RECONFIGURATION
 from controller.core.serving import can_serve
-from controller.core.status import InstanceStatus, PodStatus
+from controller.core.status import InstanceState, InstanceStatus, PodStatus
 from motor_ft.model.engine import EngineStatus
+from motor_ft.model.topology import Role
 
 if TYPE_CHECKING:
+    from controller.fault_manager.environment import Environment
     from controller.fault_manager.instance import InstanceActor
 
 
@@ -47,6 +50,32 @@ def status_of(actor: "InstanceActor") -> InstanceStatus:
         last_decision=_decision(actor),
         degraded=tuple(_degraded(actor)),
         update_time=actor.env.clock.wall(),
+    )
+
+
+def unreadable(instance_id: int, why: str, env: "Environment") -> InstanceStatus:
+    """An instance of which only this is known; it is to be rebuilt."""
+    return InstanceStatus(
+        instance_id=instance_id,
+        phase=Phase.RECONFIGURING if env.settings.scale_down_enabled else Phase.DISABLED,
+        original_dp_ranks=(),
+        request_id="",
+        dead_committed=(),
+        pending_removed_ranks=(),
+        fallback_strategy=RECONFIGURATION,
+        gate=None,
+        engine_statuses={},
+        serving_published=False,
+        last_error=str(Failure(FailureCode.INTERRUPTED, f"cannot be read: {why}")),
+        can_serve=False,
+        generation=0,
+        job_name="",
+        model_name="",
+        role=Role.UNION,
+        dp_size=0,
+        state=InstanceState.INACTIVE,
+        pods=(),
+        update_time=env.clock.wall(),
     )
 
 

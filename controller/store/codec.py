@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from controller.core.assembly import check_identity
-from controller.core.ports import Loaded, Stored
+from controller.core.ports import Loaded, Stored, Unreadable
 from controller.core.records import IdentityRecord, RuntimeRecord
 from motor_ft.model.errors import FieldError
 from motor_ft.wire.decoding import NOT_JSON
@@ -71,7 +71,7 @@ def gather(rows: Iterable[Row]) -> Loaded:
                 runtime = decode(row.body, RuntimeRecord)
                 loaded.runtimes[row.instance_id] = Stored(runtime, row.revision)
         except UnreadableError as error:
-            loaded.unreadable[row.instance_id] = f"{row.kind} record {error}"
+            loaded.unreadable[row.instance_id] = Unreadable(f"{row.kind} record {error}", row.revision)
     return loaded
 
 

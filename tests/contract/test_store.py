@@ -275,7 +275,7 @@ async def test_one_bad_stored_row_does_not_lose_the_others(backend: Backend, kin
     await second.lead()
     loaded = await second.load()
     assert list(loaded.unreadable) == [1]
-    assert kind in loaded.unreadable[1]
+    assert kind in loaded.unreadable[1].why
     assert sorted(loaded.runtimes) == ([2] if kind is Kind.RUNTIME else [1, 2])
     assert sorted(loaded.identities) == ([2] if kind is Kind.IDENTITY else [1, 2])
     await second.close()

@@ -15,6 +15,7 @@ import controller.core.transaction.prepare
 import controller.core.transaction.state
 import controller.fault_manager.inputs
 import controller.fault_manager.intake
+import controller.fault_manager.manager
 import controller.fault_manager.recovery
 import gateway.engines.engine
 import gateway.engines.hub
@@ -222,6 +223,11 @@ def forget_the_isolation(patch: Patch) -> None:
     patch.setattr(Isolation, "restored", lambda *_: None)
 
 
+def a_new_node_manager_is_a_new_pod(patch: Patch) -> None:
+    """Whoever has started again since is not what was to be stopped."""
+    patch.setattr(controller.fault_manager.manager, "engines_of", lambda _: frozenset())
+
+
 def hardware_names_ranks_to_remove(patch: Patch) -> None:
     """What a hardware fault is mapped to goes as well."""
     spec_of = inputs._spec_of  # noqa: SLF001
@@ -262,6 +268,7 @@ def a_lease_of_an_hour(patch: Patch) -> None:
 
 JOB = Job(pods=(Pod((0, 1)), Pod((2, 3))), detection=1.0, round_time=2.0)
 CONFIG = Config(store_lease=4.0, ttl=8.0)
+ADOPTED = Job(pods=JOB.pods, mode="adopted", restart=0.5)
 DEATH = Event(10.0, "worker_kill", "0/1")
 SECOND = Event(30.0, "worker_kill", "0/2")
 
@@ -352,6 +359,18 @@ MUTANTS: dict[str, Mutant] = {
                 config=Config(store_lease=4.0, ttl=8.0, scale_down=False),
             ),
             "withdrawn through a failover",
+        ),
+        Mutant(
+            a_new_node_manager_is_a_new_pod,
+            Scenario(
+                0,
+                (ADOPTED,),
+                (Event(10.0, "hardware", "0/2", text="L5 odd"), _at("arrive Stop", "node_kill", "0/1")),
+                CONFIG,
+                1,
+                calm_at=60.0,
+            ),
+            "gone stays gone",
         ),
         Mutant(
             hardware_names_ranks_to_remove,

@@ -310,6 +310,16 @@ async def test_an_endpoint_without_a_process_keeps_its_identity(bench: Bench) ->
     assert await bench.begin(EngineSpec(0)) == incarnation
 
 
+async def test_an_endpoint_of_a_pod_that_was_stopped_is_another_one_afterwards(bench: Bench) -> None:
+    """All of the pod has ended; else it would be taken for what is left of the instance that it was in."""
+    await bench.start(EngineSpec(0))
+    incarnation = bench.incarnation()
+    assert bench.journal is not None
+    await bench.journal.update(lambda state: replace(state, stopped=(1, 2), ready=False))
+    await bench.stop()
+    assert await bench.begin(EngineSpec(0)) != incarnation
+
+
 @pytest.mark.parametrize(
     ("spec", "text"),
     [

@@ -1,4 +1,4 @@
-"""On the FaultReport streams: what was acknowledged is known."""
+"""On the FaultReport streams: what was acknowledged is known, and no engine changes its instance."""
 
 from controller.core.status import InstanceState
 from motor_ft.model.engine import EngineStatus
@@ -23,7 +23,9 @@ class EvidenceRules:
         """One message, up or down."""
         if hearer.name.startswith("controller"):
             request = FaultReportRequest.FromString(message)
-            if request.HasField("process_death"):
+            if request.HasField("snapshot"):
+                self._joined(speaker, {end.engine_incarnation for end in request.snapshot.registered})
+            elif request.HasField("process_death"):
                 deaths = self._deaths.setdefault((speaker, hearer), {})
                 deaths[request.sequence] = request.process_death.dp_rank
             return
@@ -34,6 +36,12 @@ class EvidenceRules:
             deaths = self._deaths.get((hearer, speaker), {})
             for sequence in [each for each in deaths if each <= response.ack.sequence]:
                 self._expect(speaker, hearer, deaths.pop(sequence))
+
+    def _joined(self, node: Process, engines: set[str]) -> None:
+        instance_id = self._instances.get(node, 0)
+        for engine in sorted(engines):
+            if (first := self.facts.engines.get(engine, instance_id)) != instance_id:
+                self.facts.break_rule("gone stays gone", f"engine {engine} of instance {first} is in {instance_id}")
 
     def _expect(self, controller: Process, node: Process, rank: int) -> None:
         instance_id, frozen, heard_at = self._instances.get(node, 0), controller.stops, self.facts.now

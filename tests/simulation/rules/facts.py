@@ -44,6 +44,8 @@ class Facts:
         self.counts: Counter[str] = Counter()
         self.runtimes: dict[int, RuntimeRecord] = {}
         self.identities: dict[int, IdentityRecord] = {}
+        self.engines: dict[str, int] = {}
+        """The instance in which an engine was first, by its incarnation."""
         self.withdrawn_by: dict[int, Process] = {}
         """Who has stored that nobody may be routed to an instance, for its hardware or its lost pods."""
         self.commands: dict[str, Commanded] = {}

@@ -2,6 +2,7 @@
 
 from controller.core.phases import INTERRUPTED, Phase, move
 from controller.core.records import IdentityRecord, RuntimeRecord
+from controller.fault_manager.graveyard import engines_of
 from tests.simulation.loop import Process
 from tests.simulation.rules.engines import EngineRules
 from tests.simulation.rules.facts import Facts
@@ -19,7 +20,9 @@ class RecordRules:
     def written(self, writer: Process, kind: str, instance_id: int, record: object) -> None:
         """A record is durable now."""
         facts = self.facts
-        if kind == "remove":
+        if isinstance(record, IdentityRecord):
+            facts.engines |= dict.fromkeys(engines_of(record.pods) - facts.engines.keys(), instance_id)
+        if kind == "remove" or (isinstance(record, IdentityRecord) and record.gone_at):
             facts.runtimes.pop(instance_id, None)
             facts.identities.pop(instance_id, None)
             facts.withdrawn_by.pop(instance_id, None)

@@ -182,8 +182,8 @@ class Trouble(Enum):
 class ScriptedStore:
     """ports.Store in front of a real one.
 
-    ``script`` names a phase, "identity", "remove" or "lead", and what happens to that write. While it is ``down``
-    nothing is done, and while ``reads_fail`` no record can be read. ``problem`` is what is known of its writes.
+    ``script`` names a phase, "identity", "bury", "remove" or "lead", and what happens to that write. While it is
+    ``down`` nothing is done, and while ``reads_fail`` no record can be read. ``problem`` is what is known of writes.
     """
 
     def __init__(self, store: Store, cord: Cord) -> None:
@@ -229,7 +229,8 @@ class ScriptedStore:
         return await self._write(record.phase, write)
 
     async def save_identity(self, record: IdentityRecord, expected: int) -> int:
-        return await self._write("identity", lambda: self.real.save_identity(record, expected))
+        what = "bury" if record.gone_at else "identity"
+        return await self._write(what, lambda: self.real.save_identity(record, expected))
 
     async def remove(self, instance_id: int) -> None:
         await self._cord.passes()

@@ -51,9 +51,13 @@ class Observed:
     stages: list[str] = field(default_factory=list)
     hardware_known: tuple[int, int, int] = (0, 0, 0)
     behind: list[bool] = field(default_factory=list)
+    unread: int = 0
 
     def epoch_behind_fleet(self, behind: bool) -> None:
         self.behind.append(behind)
+
+    def unreadable(self, count: int) -> None:
+        self.unread = count
 
     def phase(self, instance_id: int, phase: Phase) -> None:
         seen = self.phases.setdefault(instance_id, [])
@@ -120,6 +124,7 @@ class Controller:
                 observer=self.observed,
                 probe=self.nodes.probe,
                 connect=self.nodes.connect,
+                recycle=self.nodes.recycle,
                 store_problem=lambda: self.store.problem,
                 degraded=lambda: [self.store.problem] if self.store.problem else [],
             )
@@ -206,6 +211,11 @@ class World:
         """It is there, and requests may go to it."""
         status = self.controller.board.get(instance_id)
         return status is not None and status.can_serve
+
+    async def living(self) -> set[int]:
+        """Instances that are stored, without those that are gone."""
+        identities = (await self.store.load()).identities
+        return {instance_id for instance_id, stored in identities.items() if not stored.record.gone_at}
 
     def owner(self, rank: int) -> FakePod:
         return next(pod for pod in self.pods.values() if rank in pod.engines)

@@ -6,7 +6,7 @@ import pytest
 
 from controller.core.assembly import identity
 from controller.core.phases import Phase
-from controller.core.ports import Stored
+from controller.core.ports import Stored, Unreadable
 from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.store.codec import Kind, Row, UnreadableError, decode, encode, gather
 from motor_ft.model.topology import Role
@@ -64,4 +64,4 @@ def test_an_identity_of_another_instance_is_reported_and_the_others_load() -> No
     whole = identity(7, [pod(1, [0, 1, 2, 3])])
     loaded = gather(Row(Kind.IDENTITY, number, 1, encode(whole)) for number in (7, 8))
     assert loaded.identities == {7: Stored(whole, 1)}
-    assert loaded.unreadable == {8: "identity record it: is not that of instance 8 with all its ranks"}
+    assert loaded.unreadable == {8: Unreadable("identity record it: is not that of instance 8 with all its ranks", 1)}

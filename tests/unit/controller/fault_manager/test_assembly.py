@@ -298,7 +298,7 @@ async def test_nobody_joins_an_assembly_that_is_being_given_up() -> None:
 async def test_a_pod_of_an_instance_that_is_being_replaced_is_refused() -> None:
     async with World(*TWO_PODS) as world:
         await world.serve()
-        world.store.script["remove"] = Trouble.NOT_WRITTEN
+        world.store.script["bury"] = Trouble.NOT_WRITTEN
         for number, ranks in ((3, [0, 1]), (4, [2, 3])):
             await world.add(registration(number, ranks)).connect()
         await world.until(lambda: not world.store.script)
@@ -374,7 +374,7 @@ async def test_ready_of_a_newer_instance_drops_the_older_one_of_its_job() -> Non
         await world.until(lambda: world.can_serve(3))
         await world.until(lambda: world.status(1).state is InstanceState.DELETED)
         assert set(world.coordinator.held) == {2, 3}
-        assert (await world.store.load()).runtimes.keys() == {2, 3}
+        assert await world.living() == {2, 3}
         error = await refusal(world.pod(1))
         assert error.reason is Reason.STALE_INCARNATION
         assert "replaced" in error.message

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from controller.core.history import EventKind
 from controller.core.phases import Phase
 from controller.core.records import RuntimeRecord
 from controller.core.status import InstanceState
@@ -118,7 +119,7 @@ async def test_the_next_round_after_a_restart_is_cumulative() -> None:
 
 @virtual
 async def test_a_reconfiguration_goes_on_after_a_restart_with_a_generation_of_its_own() -> None:
-    """One pod was stopped and starts again meanwhile: the next Controller's Stop is no repeat for it."""
+    """One pod was stopped and is there again with its engines: the next Controller's Stop is no repeat for it."""
     async with World(*TWO_PODS, keeper=False) as world:
         await world.serve()
         world.pod(2).silent = True
@@ -126,7 +127,7 @@ async def test_a_reconfiguration_goes_on_after_a_restart_with_a_generation_of_it
         await world.until(lambda: len(world.stops) == 1)
         await world.kill()
         world.keeper = True
-        world.pod(1).boot()
+        world.pod(1).restart_node_manager()
         world.pod(2).silent = False
         await world.restart()
         await replaced(world)
@@ -270,14 +271,15 @@ async def test_an_instance_that_was_superseded_but_not_forgotten_is_forgotten_an
         await world.kill()
         store = MemoryStore(world.shelf)
         await store.lead()
-        await store.save_identity(older.identities[1].record, 0)
-        await store.save_runtime(1, older.runtimes[1].record.at(Phase.RECONFIGURING), 0)
+        gone = await store.load()
+        await store.save_identity(older.identities[1].record, gone.identities[1].revision)
+        await store.save_runtime(1, older.runtimes[1].record.at(Phase.RECONFIGURING), gone.runtimes[1].revision)
         stops = len(world.stops)
         await world.restart()
         await world.until(lambda: world.can_serve(2) and world.status().state is InstanceState.DELETED)
         assert len(world.stops) == stops
         assert world.coordinator.held.keys() == {2}
-        assert (await world.store.load()).runtimes.keys() == {2}
+        assert await world.living() == {2}
 
 
 @virtual
@@ -311,16 +313,64 @@ async def test_an_instance_whose_runtime_cannot_be_read_is_reconfigured_and_the_
 
 
 @virtual
-async def test_an_instance_whose_identity_cannot_be_read_is_not_served() -> None:
+@pytest.mark.parametrize("runtime", [True, False], ids=["only its identity", "nor its runtime"])
+async def test_an_instance_whose_identity_cannot_be_read_is_shown_and_its_pods_make_a_new_one(runtime: bool) -> None:
+    """Whom it was made of is not known: each pod that was in it is stopped once, when it comes."""
+    async with World(*TWO_PODS, registration(3, [0], job="other", dp_size=1)) as world:
+        await world.serve()
+        await world.until(lambda: world.can_serve(2))
+        await world.kill()
+        for kind in (Kind.IDENTITY,) if runtime else Kind:
+            world.shelf.rows[kind, 1] = replace(world.shelf.rows[kind, 1], body=b'{"version":2,"record":{}}')
+        await world.restart(connect=False)
+        assert world.coordinator.held.keys() == {2}
+        status = world.status()
+        assert (status.phase, status.state, status.can_serve) == (Phase.RECONFIGURING, InstanceState.INACTIVE, False)
+        assert status.last_error.startswith("INTERRUPTED: cannot be read: identity record is of version 2")
+        (alert,) = world.controller.histories.page(1, (EventKind.ALERT,), after=None, newest_first=False, size=9)
+        assert (alert.kind, alert.text) == (EventKind.ALERT, "identity record is of version 2, this Controller knows 1")
+        assert world.observed.unread == 1
+        for pod in world.pods.values():
+            with suppress(FtError):
+                await pod.connect()
+        await world.until(lambda: world.can_serve(3))
+        assert {address for address, _, _ in world.stops} == {pod.node_manager_address for pod in TWO_PODS}
+        assert len(world.stops) == 2
+        assert world.can_serve(2)
+        assert (Kind.IDENTITY, 1) in world.shelf.rows, "whoever can read it may still do so"
+
+
+@virtual
+async def test_an_instance_whose_runtime_is_of_other_ranks_is_reconfigured() -> None:
     async with World(*TWO_PODS) as world:
         await world.serve()
         await world.kill()
-        key = (Kind.IDENTITY, 1)
-        world.shelf.rows[key] = replace(world.shelf.rows[key], body=b"?")
+        store = MemoryStore(world.shelf)
+        await store.lead()
+        revision = world.shelf.rows[Kind.RUNTIME, 1].revision
+        await store.save_runtime(1, RuntimeRecord(Phase.NORMAL, 1, (0, 1, 2)), revision)
         await world.restart(connect=False)
+        assert world.status().phase is Phase.RECONFIGURING
+        assert "cannot be read: runtime record is of ranks (0, 1, 2)" in world.status().last_error
         assert world.coordinator.held == {}
-        assert world.controller.board.get(1) is None
-        assert (Kind.RUNTIME, 1) in world.shelf.rows
+        await world.connect()
+        await replaced(world)
+
+
+@virtual
+async def test_a_controller_that_fails_while_it_replaces_a_record_loses_no_instance() -> None:
+    async with World(*TWO_PODS) as world:
+        await world.serve()
+        await world.kill()
+        key = (Kind.RUNTIME, 1)
+        world.shelf.rows[key] = replace(world.shelf.rows[key], body=b"?")
+        world.controller = Controller(world, MemoryStore(world.shelf))
+        world.store.script[Phase.RECONFIGURING] = Trouble.NEVER_WRITTEN
+        with pytest.raises(FtError):
+            await world.manager.start()
+        await world.kill()
+        await world.restart()
+        await replaced(world)
 
 
 @virtual
