@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import controller.core.gate
 import controller.core.transaction as transaction
 import controller.core.transaction.apply
 import controller.core.transaction.prepare
@@ -266,6 +267,11 @@ def a_lease_of_an_hour(patch: Patch) -> None:
     patch.setattr(transaction.Limits, "lease", property(lambda _: 3600.0))
 
 
+def command_what_is_only_read(patch: Patch) -> None:
+    """The gate takes the word of a capability."""
+    patch.setattr(controller.core.gate, "_CLOSED", frozenset())
+
+
 JOB = Job(pods=(Pod((0, 1)), Pod((2, 3))), detection=1.0, round_time=2.0)
 CONFIG = Config(store_lease=4.0, ttl=8.0)
 ADOPTED = Job(pods=JOB.pods, mode="adopted", restart=0.5)
@@ -273,9 +279,11 @@ DEATH = Event(10.0, "worker_kill", "0/1")
 SECOND = Event(30.0, "worker_kill", "0/2")
 
 
-def _scene(*events: Event, controllers: int = 1, delay: float = 0.001, config: Config = CONFIG) -> Scenario:
+def _scene(
+    *events: Event, controllers: int = 1, delay: float = 0.001, config: Config = CONFIG, job: Job = JOB
+) -> Scenario:
     """Four ranks in two pods, and exactly this happens to them."""
-    return Scenario(0, (JOB,), events, config, controllers, delay=delay, jitter=delay, calm_at=60.0)
+    return Scenario(0, (job,), events, config, controllers, delay=delay, jitter=delay, calm_at=60.0)
 
 
 def _at(moment: str, kind: str, who: str = "", value: float = 0.0, text: str = "") -> Event:
@@ -380,5 +388,8 @@ MUTANTS: dict[str, Mutant] = {
         Mutant(lose_deaths, _scene(Event(10.0, "engine_kill", "0/1")), "nothing acknowledged is lost"),
         Mutant(no_fallback, _scene(_engine(0, "apply_error"), DEATH), "every incident ends"),
         Mutant(a_lease_of_an_hour, _scene(DEATH), "lease"),
+        Mutant(
+            command_what_is_only_read, _scene(DEATH, job=Job(pods=(Pod((0, 1, 2)),), dialect="sglang")), "only read"
+        ),
     )
 }
