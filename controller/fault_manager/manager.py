@@ -126,7 +126,7 @@ class FaultManager:
 
     def _show_unreadable(self, loaded: Loaded) -> None:
         """Where it is not known who an instance is, nothing of it is served, and its pods are stopped as they come."""
-        self._env.observer.unreadable(len(loaded.unreadable))
+        self._env.observer.unreadable(len(loaded.unreadable.keys() - loaded.identities.keys()))
         for instance_id, unread in loaded.unreadable.items():
             log.error("stored instance cannot be read and is not served", instance_id=instance_id, error=unread.why)
             if instance_id in loaded.identities:
