@@ -285,13 +285,16 @@ class InstanceActor:
             raise
 
     def wake(self) -> None:
-        """Something has changed."""
+        """Something has changed that may ask for a decision."""
         self._wake.set()
+        self._tell()
+
+    def _tell(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Return when a condition holds that only a report can bring about."""
+        """Return when a condition holds that a report, or what is shown, brings about."""
         while not condition():
             await self._changed.wait()
 
@@ -314,6 +317,7 @@ class InstanceActor:
         """Put the present status on the board."""
         status, before = status_of(self), self.env.board.get(self.instance_id)
         if self.env.board.put(status):
+            self._tell()
             self.note(*changes.of_status(before, status))
             self.env.observer.phase(self.instance_id, status.phase)
             self.env.observer.serving(self.instance_id, status.serving_published)

@@ -1,5 +1,6 @@
 """What operators order for one instance (protocol.md section 3)."""
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from controller.core.changes import Change
@@ -21,8 +22,9 @@ log = get_logger(__name__)
 async def obey(actor: "InstanceActor", order: Order, command: OperatorCommand) -> None:
     """Carry out an order; returns when what outlives this Controller is stored, so raises what the store says too.
 
-    Raises UNKNOWN_INSTANCE for one that is being replaced, STALE_GENERATION, STRATEGY_RUNNING, NOT_READY, and
-    SHUTTING_DOWN for what this Controller would not come to any more.
+    Raises UNKNOWN_INSTANCE for one that is being replaced, STALE_GENERATION, STRATEGY_RUNNING, NOT_READY,
+    SHUTTING_DOWN for what this Controller would not come to any more, and OUTCOME_UNKNOWN for a rebuild that stands
+    and could not be begun yet.
     """
     _check(actor, order, command)
     said = {"operator": command.operator, "reason": command.reason, "request_id": command.request_id}
@@ -39,8 +41,23 @@ async def obey(actor: "InstanceActor", order: Order, command: OperatorCommand) -
                 recovery.fallback_due = Failure(FailureCode.RECONFIGURATION_REQUIRED, why)
         case Order.RECONFIGURE:
             recovery.ordered = Failure(FailureCode.RECONFIGURATION_REQUIRED, f"ordered {who}")
+    generation = actor.generation
     actor.wake()
     await actor.settle_identity()
+    if order is Order.RECONFIGURE:
+        await _begun(actor, generation)
+
+
+async def _begun(actor: "InstanceActor", generation: int) -> None:
+    """A rebuild is stored as a generation of its own; after a failover that may take one heartbeat TTL."""
+    settings = actor.env.settings
+    patience = settings.heartbeat_ttl + settings.limits.request_timeout
+    try:
+        async with asyncio.timeout(patience):
+            await actor.until(lambda: actor.superseded or actor.generation > generation)
+    except TimeoutError as error:
+        text = f"the rebuild is ordered, and could not be begun and stored within {patience:g} s; look at the instance"
+        raise FtError(Reason.OUTCOME_UNKNOWN, text) from error
 
 
 def _check(actor: "InstanceActor", order: Order, command: OperatorCommand) -> None:

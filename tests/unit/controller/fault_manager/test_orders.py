@@ -174,6 +174,26 @@ async def test_an_operator_may_rebuild_an_instance_that_is_well() -> None:
         assert orders(world) == ["reconfigure by ann: upgrade of node-1"]
 
 
+async def test_a_rebuild_that_was_answered_outlives_the_controller() -> None:
+    async with World(*TWO_PODS) as world:
+        await world.serve()
+        assert (await ordered(world, Order.RECONFIGURE)).phase is Phase.RECONFIGURING
+        assert world.store.written[-1].phase is Phase.RECONFIGURING
+        await world.kill()
+        await world.restart()
+        await replaced(world)
+
+
+async def test_a_rebuild_that_cannot_be_begun_in_time_is_not_known_to_be_and_stands() -> None:
+    async with World(*TWO_PODS) as world:
+        await world.serve()
+        world.store.script[Phase.RECONFIGURING] = Trouble.NEVER_WRITTEN
+        assert (await refused(world, Order.RECONFIGURE)).reason is Reason.OUTCOME_UNKNOWN
+        assert world.stops == []
+        del world.store.script[Phase.RECONFIGURING]
+        await replaced(world)
+
+
 async def test_an_operator_may_rebuild_an_instance_whose_automation_is_paused_and_the_new_one_is_not() -> None:
     async with World(*TWO_PODS) as world:
         await world.serve()
