@@ -171,13 +171,19 @@ class Patient:
 
     async def _restore(self, place: Place) -> frozenset[int]:
         """An operator has the instance rebuilt with all its ranks: none of those that it has is left."""
+        before, request_id = self._now, str(uuid4())
         header = OperatorHeader(
-            instance_id=self._now.instance_id, request_id=str(uuid4()), operator="soak", reason="restores all ranks"
+            instance_id=before.instance_id, request_id=request_id, operator="soak", reason="restores all ranks"
         )
-        async with self.deployment.stub() as stub, asyncio.timeout(DISPATCHED_SEC):
-            while self._now.phase != pb.PHASE_RECONFIGURING:
-                with suppress(grpc.aio.AioRpcError):  # a strategy runs, or the Controller is away
-                    await stub.Reconfigure(pb.ReconfigureRequest(header=header), timeout=5, wait_for_ready=True)
-                    break
-                await asyncio.sleep(LOOK_SEC)
+
+        async def ordered() -> bool:
+            if self._differs(before) or self._now.phase == pb.PHASE_RECONFIGURING:
+                return True
+            with suppress(grpc.aio.AioRpcError):  # a strategy runs, or the Controller is away
+                async with self.deployment.stub() as stub:
+                    await stub.Reconfigure(pb.ReconfigureRequest(header=header), timeout=5)
+                return True
+            return False
+
+        await self._until(ordered, DISPATCHED_SEC, looks=1)
         return frozenset(place.alive)
