@@ -92,7 +92,12 @@ class Life:
         return [pod for pod in self._needed() if self._lost(pod, now) or (self.dissolved and self._was_told(pod))]
 
     def stoppable(self, now: float) -> list[PodLiveness]:
-        """Pods that are there, and were not told to stop since the loss of others began."""
+        """Pods that are there, and were not told to stop since the loss of others began; none while nobody is heard.
+
+        Pods are silent from one TTL after each has been heard last: who is heard a little later is not there for that.
+        """
+        if self._actor.pods.unheard(now):
+            return []
         met = (pod for pod in self._needed() if pod.incarnation and not self._lost(pod, now))
         return [pod for pod in met if not self._was_told(pod)]
 

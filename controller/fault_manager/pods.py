@@ -89,9 +89,13 @@ class Pods:
         self._there(pod.there_at)
         self._pods[uid] = pod
 
+    def unheard(self, now: float) -> bool:
+        """Nobody was there for so long that it is this Controller that cannot hear, or has stood still."""
+        return now - max((pod.there_at for pod in self._pods.values()), default=now) >= self._quiet
+
     def _there(self, now: float) -> None:
         """Somebody is there, and is not yet among ``all`` as such."""
-        if now - max((pod.there_at for pod in self._pods.values()), default=now) >= self._quiet:
+        if self.unheard(now):
             self.heard_again_at = now
 
     def drop(self, uid: str) -> None:

@@ -142,6 +142,23 @@ async def test_when_all_are_silent_nobody_can_be_stopped() -> None:
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, OFF], ids=["feature on", "feature off"])
+async def test_nobody_is_stopped_while_nobody_is_heard(settings: Settings) -> None:
+    """This Controller stood still, or reports are cut: who was heard last is not stopped for who was heard before."""
+    async with serving(settings=settings) as world:
+        for number in (4, 3, 2, 1):
+            await world.pod(number).beat()
+            await world.pod(number).disconnect()
+            await asyncio.sleep(0.5)
+        await asyncio.sleep(2 * TTL)
+        assert world.calls("stop") == []
+        for number in (1, 2, 3, 4):
+            await world.pod(number).connect()
+        await world.until(lambda: world.status().state is InstanceState.ACTIVE)
+        await asyncio.sleep(2 * TTL)
+        assert (world.calls("stop"), world.controller.started) == ([], [])
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, OFF], ids=["feature on", "feature off"])
 @pytest.mark.parametrize("cut_sec", [TTL - 1, TTL + 2, 6 * TTL])
 async def test_a_cut_that_all_pods_come_through_stops_nobody(settings: Settings, cut_sec: float) -> None:
     """They come back one after the other; the first is not stopped because the others are not there yet."""
