@@ -84,7 +84,8 @@ def _decision(actor: "InstanceActor") -> str:
     decision = actor.recovery.decision
     if decision is None:
         return ""
-    isolated = " [isolated]" if actor.isolation.held else ""
+    why = "" if decision.isolate else ": what the earlier Controller knew of the hardware is not over yet"
+    isolated = f" [isolated{why}]" if actor.isolation.held else ""
     unsure = f" [hardware evidence is degraded: {problems}]" if (problems := actor.hardware.problems) else ""
     return f"{decision.action}: {decision.reason}{isolated}{unsure}"
 

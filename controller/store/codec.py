@@ -13,7 +13,8 @@ from controller.core.records import IdentityRecord, RuntimeRecord
 from motor_ft.model.errors import FieldError
 from motor_ft.wire.decoding import NOT_JSON
 
-VERSION = 1
+VERSIONS = (1, 2)
+"""A record has the lowest that reads it rightly, so that an older Controller may take over from a newer one."""
 
 RecordT = TypeVar("RecordT", IdentityRecord, RuntimeRecord)
 
@@ -46,15 +47,21 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 def encode(record: IdentityRecord | RuntimeRecord) -> bytes:
     """Return the body to store."""
-    return msgspec.json.encode(_Envelope(VERSION, msgspec.Raw(msgspec.json.encode(record))))
+    return msgspec.json.encode(_Envelope(_version(record), msgspec.Raw(msgspec.json.encode(record))))
+
+
+def _version(record: IdentityRecord | RuntimeRecord) -> int:
+    """The first version knew of no instance that may not be published whatever its phase is."""
+    first = isinstance(record, RuntimeRecord) or not (record.isolated or record.dissolved or record.gone_at)
+    return 1 if first else 2
 
 
 def decode(body: bytes, schema: type[RecordT]) -> RecordT:
     """Read a body; raises UnreadableError."""
     try:
         envelope = msgspec.json.decode(body, type=_Envelope)
-        if envelope.version != VERSION:
-            raise UnreadableError(f"is of version {envelope.version}, this Controller knows {VERSION}")
+        if envelope.version not in VERSIONS:
+            raise UnreadableError(f"is of version {envelope.version}, this Controller knows {VERSIONS[-1]}")
         return msgspec.json.decode(envelope.record, type=schema)
     except NOT_JSON as error:
         raise UnreadableError(str(error)) from error

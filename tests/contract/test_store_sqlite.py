@@ -105,11 +105,11 @@ async def test_a_record_of_a_newer_version_is_reported_not_misread(tmp_path: Pat
     await first.save_runtime(1, RUNTIME, 0)
     await first.close()
     connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("UPDATE record SET body = CAST(replace(body, '\"version\":1', '\"version\":2') AS BLOB)")
+    connection.execute("UPDATE record SET body = CAST(replace(body, '\"version\":1', '\"version\":3') AS BLOB)")
     connection.close()
     second = await SqliteStore.open(path)
     unreadable = (await second.load()).unreadable
-    assert unreadable[1].why == "runtime record is of version 2, this Controller knows 1"
+    assert unreadable[1].why == "runtime record is of version 3, this Controller knows 2"
     await second.close()
 
 

@@ -1,6 +1,8 @@
 """The stored form of records."""
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -57,6 +59,14 @@ def test_an_identity_of_an_older_controller_has_no_hardware_baseline_and_is_neit
     for newer in ("hardware_baseline", "paused", "isolated", "dissolved"):
         del stored["record"][newer]
     assert decode(json.dumps(stored).encode(), IdentityRecord) == identity
+
+
+@pytest.mark.parametrize("newer", [{"isolated": True}, {"dissolved": True}, {"gone_at": 1.0}])
+def test_an_older_controller_cannot_read_what_it_would_publish_and_must_not(newer: dict[str, Any]) -> None:
+    record = IdentityRecord(7, "job", "model", "vllm", Role.UNION, 1, 1, (), ready=True)
+    withheld = replace(record, **newer)
+    assert [json.loads(encode(each))["version"] for each in (RUNTIME, record, withheld)] == [1, 1, 2]
+    assert decode(encode(withheld), IdentityRecord) == withheld
 
 
 def test_an_identity_of_another_instance_is_reported_and_the_others_load() -> None:

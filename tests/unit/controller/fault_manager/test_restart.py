@@ -321,14 +321,14 @@ async def test_an_instance_whose_identity_cannot_be_read_is_shown_and_its_pods_m
         await world.until(lambda: world.can_serve(2))
         await world.kill()
         for kind in (Kind.IDENTITY,) if runtime else Kind:
-            world.shelf.rows[kind, 1] = replace(world.shelf.rows[kind, 1], body=b'{"version":2,"record":{}}')
+            world.shelf.rows[kind, 1] = replace(world.shelf.rows[kind, 1], body=b'{"version":3,"record":{}}')
         await world.restart(connect=False)
         assert world.coordinator.held.keys() == {2}
         status = world.status()
         assert (status.phase, status.state, status.can_serve) == (Phase.RECONFIGURING, InstanceState.INACTIVE, False)
-        assert status.last_error.startswith("INTERRUPTED: cannot be read: identity record is of version 2")
+        assert status.last_error.startswith("INTERRUPTED: cannot be read: identity record is of version 3")
         (alert,) = world.controller.histories.page(1, (EventKind.ALERT,), after=None, newest_first=False, size=9)
-        assert (alert.kind, alert.text) == (EventKind.ALERT, "identity record is of version 2, this Controller knows 1")
+        assert (alert.kind, alert.text) == (EventKind.ALERT, "identity record is of version 3, this Controller knows 2")
         assert world.observed.unread == 1
         for pod in world.pods.values():
             with suppress(FtError):
