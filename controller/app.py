@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -68,15 +69,13 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         store = await _open_store(config, told=health.told, on_lost=end)
         stack.push_async_callback(store.close)
         histories = Histories(clock, str(uuid.uuid4()))
-        nodes = GrpcNodeManagers(request_timeout_sec=settings.limits.request_timeout, clock=clock, recorder=histories)
+        nodes = GrpcNodeManagers(
+            request_timeout_sec=_timeout_sec(config), clock=clock, recorder=histories, tls=config.tls.client()
+        )
         stack.push_async_callback(nodes.close)
         publisher = _publisher(config, metrics, end)
         stack.push_async_callback(publisher.close)
-
-        def degraded() -> tuple[str, ...]:
-            """What every instance needs and does not work now."""
-            return *health.degraded, *publisher.problems
-
+        degraded = partial(_degraded, health, publisher)
         board = Board()
         strategies = recoveries(
             settings,
@@ -114,10 +113,9 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         stack.push_async_callback(http.stop)
         metrics_port = await http.start()
         reports = FaultReportServicer(manager, enabled=settings.enable_fault_tolerance)
-        instances = ControllerServicer(
-            board, histories, manager, clock=clock, scale_down_disabled=not settings.scale_down_enabled
-        )
-        server = _server(config.listen, manager, reports, instances, RpcMetrics(registry))
+        off = not settings.scale_down_enabled
+        instances = ControllerServicer(board, histories, manager, clock=clock, scale_down_disabled=off)
+        server = _server(config, manager, reports, instances, RpcMetrics(registry))
         stack.push_async_callback(server.stop, STOP_GRACE_SEC)
         port = await server.start()
         if await _done_before(stop, manager.start()):
@@ -130,6 +128,11 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         await _step_down(manager, reports, drain=not failures)
     if failures:
         raise failures[0]
+
+
+def _degraded(health: StoreHealth, publisher: ServingPusher) -> tuple[str, ...]:
+    """What every instance needs and does not work now."""
+    return *health.degraded, *publisher.problems
 
 
 async def _step_down(manager: FaultManager, reports: FaultReportServicer, *, drain: bool) -> None:
@@ -156,7 +159,7 @@ async def _done_before(stop: asyncio.Event, work: Coroutine[None, None, None]) -
 
 
 def _server(
-    listen: str,
+    config: ControllerConfig,
     manager: FaultManager,
     reports: FaultReportServicer,
     instances: ControllerServicer,
@@ -165,11 +168,12 @@ def _server(
     """A server that refuses until the manager leads."""
     server = RpcServer(
         name="controller",
-        listen=listen,
+        listen=config.listen,
         metrics=rpc_metrics,
         policies=POLICIES,
         commands=OrderLedger(),
         refusal=manager.refusal,
+        credentials=config.tls.server(),
     )
     add_reports = fault_report_pb2_grpc.add_FaultReportServiceServicer_to_server
     server.add("motor_ft.v1.FaultReportService", add_reports, reports)
@@ -226,7 +230,7 @@ def _publisher(config: ControllerConfig, metrics: ControllerMetrics, end: Callab
 
 
 def _timeout_sec(config: ControllerConfig) -> float:
-    """Of one request to the store or to a Coordinator."""
+    """Of one request to the store, a Coordinator or a NodeManager."""
     return config.fault_tolerance_config.dp_scale_down_config.request_timeout_sec
 
 

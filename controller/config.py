@@ -13,6 +13,7 @@ from motor_ft.model.command import MAX_LEASE_SEC
 from motor_ft.model.hardware import canonical_code
 from motor_ft.wire.address import check_listen, check_peer, check_url
 from motor_ft.wire.config import check
+from motor_ft.wire.tls import TlsConfig
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Code = Annotated[str, Meta(pattern=r"^(0[xX])?[0-9a-fA-F]+$")]
@@ -224,11 +225,13 @@ class ControllerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     coordinators: list[str] = []
     store: StoreConfig = StoreConfig()
     log: LogConfig = LogConfig()
+    tls: TlsConfig = TlsConfig()
     fault_tolerance_config: FaultToleranceConfig = FaultToleranceConfig()
 
     def __post_init__(self) -> None:
         for number, url in enumerate(self.coordinators):
             check_url(f"coordinators[{number}]", url, "http", "https", "grpc", path=not url.startswith("grpc:"))
+        self.tls.check_serves()
         check_listen("listen", self.listen, unix=True)
         if self.advertise:
             check_peer("advertise", self.advertise)

@@ -29,6 +29,7 @@ from motor_ft.wire.enums import INSTRUCTION
 from motor_ft.wire.errors import from_rpc_error
 from motor_ft.wire.log import get_logger
 from motor_ft.wire.tasks import Tasks
+from motor_ft.wire.tls import ClientTls
 
 log = get_logger(__name__)
 
@@ -57,7 +58,9 @@ class GrpcNodeManagers:
         clock: Clock,
         recorder: Recorder,
         watch_silence_sec: float = WATCH_SILENCE_SEC,
+        tls: ClientTls | None = None,
     ) -> None:
+        self._tls = tls
         self._timeout = request_timeout_sec
         self._clock = clock
         self._recorder = recorder
@@ -223,7 +226,7 @@ class GrpcNodeManagers:
 
     def _peer(self, address: str) -> _Peer:
         if address not in self._peers:
-            channel = open_channel(address, peer="NodeManager")
+            channel = open_channel(address, peer="NodeManager", tls=self._tls)
             self._peers[address] = _Peer(
                 channel,
                 node_manager_pb2_grpc.NodeManagerServiceStub(channel),

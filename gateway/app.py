@@ -80,6 +80,7 @@ async def run_engine(config: EngineDaemonConfig, stop: asyncio.Event) -> None:
         policies=POLICIES,
         commands=parts.ledger,
         authorizer=SharedToken(token) if token else None,
+        credentials=config.tls.server(),
     )
     server.add(ENGINE_SERVICE, engine_pb2_grpc.add_EngineServiceServicer_to_server, parts.servicer)
     metrics = MetricsServer(config.metrics_listen, registry)
@@ -96,7 +97,7 @@ async def run_engine(config: EngineDaemonConfig, stop: asyncio.Event) -> None:
 async def run_rest(config: RestDaemonConfig, stop: asyncio.Event) -> None:
     """``motor-gateway rest``, until ``stop`` is set."""
     configure_logging(level=config.log_level, json=config.log_json)
-    controller = ControllerClient(config.controllers, config.request_timeout_sec)
+    controller = ControllerClient(config.controllers, config.request_timeout_sec, config.tls.client())
     registry = CollectorRegistry()
     rest = RestServer(config.listen, controller_routes(controller), RestMetrics(registry))
     metrics = MetricsServer(config.metrics_listen, registry, controller.problem)

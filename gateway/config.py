@@ -8,6 +8,7 @@ from msgspec import Meta
 from motor_ft.model.hardware import FaultLevel
 from motor_ft.wire.address import check_listen, check_peer, check_url
 from motor_ft.wire.config import check
+from motor_ft.wire.tls import TlsConfig
 
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -44,6 +45,7 @@ class _Daemon(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """``host:port`` of /metrics, /healthz and /readyz."""
     log_level: LogLevel = "info"
     log_json: bool = True
+    tls: TlsConfig = TlsConfig()
 
 
 class EngineDaemonConfig(_Daemon, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -57,6 +59,7 @@ class EngineDaemonConfig(_Daemon, frozen=True, forbid_unknown_fields=True, kw_on
 
     def __post_init__(self) -> None:
         check_listen("metrics_listen", self.metrics_listen)
+        self.tls.check_serves()
         check_listen("listen", self.listen, unix=True)
 
 

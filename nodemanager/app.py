@@ -142,6 +142,7 @@ async def _start(config: NodeManagerConfig, ending: Ending, stack: AsyncExitStac
         Orders(watcher.set_fast, suicide.freeze),
         incarnation=_new_id(),
         rng=random.random,
+        tls=config.tls.client(),
     )
     if config.metrics_listen:
         http = MetricsServer(
@@ -168,7 +169,7 @@ async def _engines(
         client = EngineClient(address)
     else:
         token = read_token(Path(gateway.caller_token_file)) if gateway.caller_token_file else ""
-        client = EngineClient(gateway.address, token)
+        client = EngineClient(gateway.address, token, config.tls.client())
     stack.push_async_callback(client.close)
     return client
 
@@ -223,7 +224,12 @@ async def _grpc(
 ) -> int:
     """Serve the Controller; returns the bound port."""
     server = RpcServer(
-        name="motor-nodemanager", listen=config.listen, metrics=metrics, policies=POLICIES, commands=ledger
+        name="motor-nodemanager",
+        listen=config.listen,
+        metrics=metrics,
+        policies=POLICIES,
+        commands=ledger,
+        credentials=config.tls.server(),
     )
     server.add(
         "motor_ft.v1.NodeManagerService",

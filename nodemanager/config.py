@@ -9,6 +9,7 @@ from msgspec import Meta
 from motor_ft.model.topology import Device, Endpoint, FtCapability, Role
 from motor_ft.wire.address import check_host, check_listen, check_peer
 from motor_ft.wire.config import check
+from motor_ft.wire.tls import TlsConfig
 from nodemanager.supervisor import EngineSpec
 
 Port = Annotated[int, Meta(ge=1, le=65535)]
@@ -141,6 +142,7 @@ class NodeManagerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     capability: CapabilityConfig | None = None
     gateway: GatewayConfig = GatewayConfig()
     store_port: StorePortConfig = StorePortConfig()
+    tls: TlsConfig = TlsConfig()
     suicide: bool = False
     """End the pod after five abnormal rounds of 3 s; only where something starts it again."""
     worker_pattern: str = "VLLM::(EngineCore|Worker)"
@@ -165,6 +167,7 @@ class NodeManagerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
             same = (stated == "sglang") == (spoken == "sglang")
             check(same, "capability.dialect", f"is {stated!r}, but gateway.dialect is {spoken!r}")
         check(self.store_port.base + self.dp_size <= 65536, "store_port.base", "plus dp_size is no port")
+        self.tls.check_serves()
         check_host("pod_ip", self.pod_ip)
         check_listen("listen", self.listen)
         for key in ("rest_listen", "metrics_listen"):

@@ -17,6 +17,7 @@ from motor_ft.wire.convert import (
 )
 from motor_ft.wire.enums import INSTRUCTION, PROBE_OUTCOME
 from motor_ft.wire.errors import from_rpc_error
+from motor_ft.wire.tls import ClientTls
 from nodemanager.core.applies import ApplyOrder
 from nodemanager.core.ports import Target
 
@@ -26,8 +27,8 @@ _MARGIN_SEC = 1.0
 class EngineClient:
     """The engines of this pod through the gateway at ``address``, in this process or beside it."""
 
-    def __init__(self, address: str, token: str = "") -> None:
-        self._channel = open_channel(address, peer="gateway", token=token)
+    def __init__(self, address: str, token: str = "", tls: ClientTls | None = None) -> None:
+        self._channel = open_channel(address, peer="gateway", token=token, tls=tls)
         self._stub = engine_pb2_grpc.EngineServiceStub(self._channel)
 
     async def close(self) -> None:

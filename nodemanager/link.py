@@ -8,6 +8,7 @@ from motor_ft.v1 import fault_report_pb2
 from motor_ft.v1.fault_report_pb2 import FaultReportRequest
 from motor_ft.wire.convert import demand, duration_from_pb
 from motor_ft.wire.link import ReportLink
+from motor_ft.wire.tls import ClientTls
 from nodemanager import messages
 from nodemanager.core.ports import Clock
 from nodemanager.core.settings import Settings
@@ -40,9 +41,10 @@ class Link(ReportLink[Report]):
         *,
         incarnation: str,
         rng: Callable[[], float],
+        tls: ClientTls | None = None,
     ) -> None:
         """``rng`` returns numbers in [0, 1) for the jitter of pauses."""
-        super().__init__(controllers, pod.outbox, pod.wake, metrics, now=clock.now, rng=rng)
+        super().__init__(controllers, pod.outbox, pod.wake, metrics, now=clock.now, rng=rng, tls=tls)
         self._registration = registration
         self._pod = pod
         self._journal = journal

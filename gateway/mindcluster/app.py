@@ -60,7 +60,9 @@ async def _start(config: MindClusterDaemonConfig, tasks: Tasks, stack: AsyncExit
         sources += [Source.CLUSTERD_QUERY, Source.CLUSTERD_STREAM]
     board = Board(sources, debounce_codes=config.debounce_codes, debounce_sec=config.debounce_sec)
     feed = Feed(board, _times, metrics)
-    link = HardwareLink(config.controllers, feed, identity, metrics, now=time.monotonic, rng=random.random)
+    link = HardwareLink(
+        config.controllers, feed, identity, metrics, now=time.monotonic, rng=random.random, tls=config.tls.client()
+    )
     http = MetricsServer(config.metrics_listen, registry, lambda: _unready(feed, link))
     stack.push_async_callback(http.stop)
     _log.info("serving metrics", port=await http.start(), reporter_id=reporter_id)

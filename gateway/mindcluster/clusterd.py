@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 
@@ -16,7 +15,7 @@ from gateway.mindcluster.feed import Feed
 from gateway.mindcluster.signals import read_signal
 from motor_ft.clusterd import fault_pb2, fault_pb2_grpc
 from motor_ft.wire.backoff import Backoff
-from motor_ft.wire.config import ConfigError
+from motor_ft.wire.tls import read_pem
 
 REGISTERED, ANSWERED = 0, 200
 
@@ -168,12 +167,5 @@ def read_credentials(config: ClusterDConfig) -> grpc.ChannelCredentials | None:
     """Read TLS files, None for plain text; raises ConfigError for a file that cannot be read."""
     if not config.ca_file:
         return None
-    ca, key, cert = (_read(name) for name in (config.ca_file, config.key_file, config.cert_file))
+    ca, key, cert = (read_pem("clusterd", name) for name in (config.ca_file, config.key_file, config.cert_file))
     return grpc.ssl_channel_credentials(ca, key, cert)
-
-
-def _read(name: str) -> bytes | None:
-    try:
-        return Path(name).read_bytes() if name else None
-    except OSError as error:
-        raise ConfigError(f"clusterd: cannot read {name}: {error.strerror}") from error

@@ -9,6 +9,7 @@ from motor_ft.model.errors import FtError, Reason
 from motor_ft.v1 import fault_report_pb2
 from motor_ft.v1.fault_report_pb2 import FaultReportRequest
 from motor_ft.wire.link import ReportLink
+from motor_ft.wire.tls import ClientTls
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,9 @@ class HardwareLink(ReportLink[Item]):
         *,
         now: Callable[[], float],
         rng: Callable[[], float],
+        tls: ClientTls | None = None,
     ) -> None:
-        super().__init__(controllers, feed.outbox, feed.wake, metrics, now=now, rng=rng)
+        super().__init__(controllers, feed.outbox, feed.wake, metrics, now=now, rng=rng, tls=tls)
         self._feed = feed
         self._identity = identity
         self._epoch: int | None = None

@@ -10,6 +10,7 @@ from motor_ft.model.errors import FtError, Reason
 from motor_ft.v1 import controller_pb2, controller_pb2_grpc, fault_report_pb2, fault_report_pb2_grpc
 from motor_ft.wire.channel import call, connected, open_channel
 from motor_ft.wire.log import get_logger
+from motor_ft.wire.tls import ClientTls
 
 MAX_NAMED = 2
 """Addresses beyond the configured ones that one request follows: a leader, and who leads after it."""
@@ -25,8 +26,8 @@ _log = get_logger(__name__)
 class _Peer:
     """One Controller, leader or not."""
 
-    def __init__(self, address: str) -> None:
-        self.channel = open_channel(address, peer="the Controller")
+    def __init__(self, address: str, tls: ClientTls | None) -> None:
+        self.channel = open_channel(address, peer="the Controller", tls=tls)
         self.controller = controller_pb2_grpc.ControllerServiceStub(self.channel)
         self.reports = fault_report_pb2_grpc.FaultReportServiceStub(self.channel)
 
@@ -73,7 +74,8 @@ class ControllerClient:
     to anybody else.
     """
 
-    def __init__(self, controllers: Sequence[str], timeout: float) -> None:
+    def __init__(self, controllers: Sequence[str], timeout: float, tls: ClientTls | None = None) -> None:
+        self._tls = tls
         self._controllers = tuple(controllers)
         self._timeout = timeout
         self._leader = self._controllers[0]
@@ -126,7 +128,7 @@ class ControllerClient:
         while (address := search.next()) is not None:
             peer = self._peers.get(address)
             if peer is None:
-                peer = self._peers[address] = _Peer(address)
+                peer = self._peers[address] = _Peer(address, self._tls)
             try:
                 if not await connected(peer.channel):
                     raise FtError(Reason.CONTROLLER_UNREACHABLE, "cannot be connected to")

@@ -1,7 +1,7 @@
 """Addresses and URLs of a configuration: what cannot be one is an error when it is read, not when it is used."""
 
 import re
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
 
 from motor_ft.wire.config import ConfigError, check
@@ -13,6 +13,17 @@ def split_address(address: str) -> tuple[str, int]:
     if not _is_host(host) or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         raise ConfigError(f"{address!r} must be host:port with a port from 0 to 65535")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_local(address: str) -> bool:
+    """Only processes of this machine reach it."""
+    if address.startswith("unix:"):
+        return True
+    host, _ = split_address(address)
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def check_host(key: str, host: str) -> None:

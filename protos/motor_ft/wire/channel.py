@@ -7,6 +7,7 @@ from typing import TypeVar
 import grpc
 
 from motor_ft.wire.errors import DETAILS_KEY, from_rpc_error
+from motor_ft.wire.tls import ClientTls
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -34,17 +35,21 @@ OPTIONS = (
 )
 
 
-def open_channel(target: str, *, peer: str = "", token: str = "") -> grpc.aio.Channel:
+def open_channel(target: str, *, peer: str = "", token: str = "", tls: ClientTls | None = None) -> grpc.aio.Channel:
     """Open a channel to ``host:port`` or ``unix:/path``; it connects with the first call.
 
-    ``peer`` names the other side in errors. With ``token`` unary calls and server streams carry it as a bearer
-    token. A unary call without a timeout raises ValueError.
+    Without ``tls``, and through a socket of this machine, it is in plain text. ``peer`` names the other side in errors.
+    With ``token`` unary calls and server streams carry it as a bearer token. A unary call without a timeout raises
+    ValueError.
     """
     identity = grpc.aio.Metadata(("authorization", f"Bearer {token}")) if token else grpc.aio.Metadata()
     interceptors: list[grpc.aio.ClientInterceptor] = [_Unary(f"{peer} at {target}" if peer else target, identity)]
     if token:
         interceptors.append(_ServerStream(identity))
-    return grpc.aio.insecure_channel(target, options=OPTIONS, interceptors=interceptors)
+    if tls is None or target.startswith("unix:"):
+        return grpc.aio.insecure_channel(target, options=OPTIONS, interceptors=interceptors)
+    name = [("grpc.ssl_target_name_override", tls.server_name)] if tls.server_name else []
+    return grpc.aio.secure_channel(target, tls.credentials, options=[*OPTIONS, *name], interceptors=interceptors)
 
 
 async def call(

@@ -20,6 +20,7 @@ from motor_ft.wire.errors import from_rpc_error
 from motor_ft.wire.log import get_logger
 from motor_ft.wire.outbox import Outbox
 from motor_ft.wire.standby import begins_to_lead
+from motor_ft.wire.tls import ClientTls
 
 WELCOME_SEC = 5.0
 T = TypeVar("T")
@@ -70,8 +71,10 @@ class ReportLink(ABC, Generic[T]):
         *,
         now: Callable[[], float],
         rng: Callable[[], float],
+        tls: ClientTls | None = None,
     ) -> None:
         self.connected = False
+        self._tls = tls
         self._controllers = controllers
         self._outbox = outbox
         self._wake = wake
@@ -124,11 +127,11 @@ class ReportLink(ABC, Generic[T]):
             if leader == lost:  # others may learn later than we that it is gone
                 leader = lost = ""
             if named or not leader:
-                leader = await begins_to_lead(self._controllers, self._reconnect.next()) or leader
+                leader = await begins_to_lead(self._controllers, self._reconnect.next(), self._tls) or leader
 
     async def _session(self, address: str) -> str:
         """One stream to its end; returns the leader that the Controller named, empty for none."""
-        channel = open_channel(address, peer="controller")
+        channel = open_channel(address, peer="controller", tls=self._tls)
         stream = fault_report_pb2_grpc.FaultReportServiceStub(channel).FaultReport()
         try:
             async with asyncio.timeout(WELCOME_SEC):

@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from motor_ft.model.errors import FtError
 from motor_ft.v1.common_pb2 import CommandHeader, OperatorHeader
-from motor_ft.wire.address import split_address
+from motor_ft.wire.address import is_local, split_address
 from motor_ft.wire.authorizer import Authorizer
 from motor_ft.wire.channel import MAX_MESSAGE_BYTES
 from motor_ft.wire.commands import CommandLedger
@@ -47,7 +47,8 @@ class RpcServer:
 
     ``listen`` is ``host:port``, with port 0 for any free one, or ``unix:/path``. ``commands`` is needed where a
     method's policy says ``command``; without ``authorizer`` everybody may call. ``refusal`` says why methods whose
-    policy says ``leader`` are not answered now.
+    policy says ``leader`` are not answered now. Without ``credentials``, and on ``unix:``, it serves
+    in plain text.
     """
 
     def __init__(
@@ -61,12 +62,15 @@ class RpcServer:
         authorizer: Authorizer | None = None,
         refusal: Callable[[], FtError | None] = lambda: None,
         reflection: bool = True,
+        credentials: grpc.ServerCredentials | None = None,
     ) -> None:
         self._name = name
         self._listen = listen
         self._policies = policies
         self._commands = commands
         self._reflection = reflection
+        self._credentials = credentials
+        self._protected = credentials is not None or authorizer is not None
         self._services: list[str] = []
         self._health = Health()
         self._chain = Chain(policies, metrics, commands, authorizer, refusal)
@@ -98,9 +102,15 @@ class RpcServer:
             add_to_server = reflection_pb2_grpc.add_ServerReflectionServicer_to_server
             self.add(reflection.SERVICE_NAME, add_to_server, servicer)
         try:
-            port = self._server.add_insecure_port(self._listen)
+            if self._credentials is None or self._listen.startswith("unix:"):
+                port = self._server.add_insecure_port(self._listen)
+            else:
+                port = self._server.add_secure_port(self._listen, self._credentials)
         except RuntimeError as error:
             raise cannot_listen(self._listen) from error
+        if not self._protected and not is_local(self._listen):
+            text = "whoever reaches this address may command: set tls, or let only the fleet reach it"
+            _log.warning(text, server=self._name, listen=self._listen)
         await self._server.start()
         port = 0 if self._listen.startswith("unix:") else port
         _log.info("serving", server=self._name, listen=self._listen, port=port, services=self._services)

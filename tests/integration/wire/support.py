@@ -17,11 +17,14 @@ from motor_ft.wire.channel import open_channel
 from motor_ft.wire.metrics import RpcMetrics
 from motor_ft.wire.policy import POLICIES, Lease, PolicyTable
 from motor_ft.wire.server import RpcServer
+from motor_ft.wire.tls import TlsConfig
 from tests.support.waiting import until
 
 SERVICE = "motor_ft.v1.NodeManagerService"
 TIMEOUT = 10.0
 Context = grpc.aio.ServicerContext[Any, Any]
+
+PLAIN = TlsConfig()
 
 
 class Ledger:
@@ -141,6 +144,7 @@ async def serving(
     authorizer: Authorizer | None = None,
     token: str = "",
     listen: str = "127.0.0.1:0",
+    tls: TlsConfig = PLAIN,
 ) -> AsyncIterator[Served]:
     """Serve a NodeManagerService and open a channel to it."""
     ledger, registry = Ledger(), CollectorRegistry()
@@ -152,14 +156,17 @@ async def serving(
         policies=policies,
         commands=ledger,
         authorizer=authorizer,
+        credentials=tls.server(),
     )
     server.add(SERVICE, node_manager_pb2_grpc.add_NodeManagerServiceServicer_to_server, servicer)
     port = await server.start()
     address = listen if listen.startswith("unix:") else f"127.0.0.1:{port}"
-    async with open_channel(address, peer="node manager", token=token) as channel:
-        stub = node_manager_pb2_grpc.NodeManagerServiceStub(channel)
-        yield Served(server, servicer, ledger, registry, address, stub)
-    await server.stop(0)
+    try:
+        async with open_channel(address, peer="node manager", token=token) as channel:
+            stub = node_manager_pb2_grpc.NodeManagerServiceStub(channel)
+            yield Served(server, servicer, ledger, registry, address, stub)
+    finally:
+        await server.stop(0)
 
 
 def header(request_id: str = "r1", epoch: int = 1) -> common_pb2.CommandHeader:

@@ -1,0 +1,79 @@
+"""TLS of gRPC between our own processes: one section of the configuration, the same in each of them."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import msgspec
+
+from motor_ft.wire.config import ConfigError, check
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTls:
+    """What a channel needs; ``server_name`` is what the server's certificate must say, empty for its address."""
+
+    credentials: grpc.ChannelCredentials
+    server_name: str = ""
+
+
+class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """PEM files, read once at start. Without ``ca_file`` nothing is encrypted and nobody is asked who they are.
+
+    A process shows the same certificate to its clients and to servers; every server wants one of its clients that the
+    authority has signed, unless ``client_certificates`` is false.
+    """
+
+    ca_file: str = ""
+    """Authority that has signed the certificates of all processes of the fleet."""
+    cert_file: str = ""
+    """Own certificate, with what leads to the authority."""
+    key_file: str = ""
+    server_name: str = ""
+    """Name in the certificates of all servers; empty where each names the address under which it is reached."""
+    client_certificates: bool = True
+    """This server wants a certificate of every client."""
+
+    def __post_init__(self) -> None:
+        check(bool(self.cert_file) == bool(self.key_file), "cert_file", "needs key_file, and the other way round")
+        check(bool(self.ca_file) or not self.cert_file, "ca_file", "must be given where cert_file is")
+
+    def check_serves(self) -> None:
+        """Raise ConfigError where a process that serves gRPC would encrypt only what it asks of others."""
+        check(not self.ca_file or bool(self.cert_file), "tls.cert_file", "must be given where ca_file is")
+
+    def client(self) -> ClientTls | None:
+        """For channels; None for plain text. Raises ConfigError for files that cannot be used."""
+        if not self.ca_file:
+            return None
+        ca, key, cert = self._files()
+        return ClientTls(grpc.ssl_channel_credentials(ca, key or None, cert or None), self.server_name)
+
+    def server(self) -> grpc.ServerCredentials | None:
+        """For a server; None for plain text. Raises ConfigError for files that cannot be used."""
+        if not self.cert_file:
+            return None
+        ca, key, cert = self._files()
+        return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=self.client_certificates)
+
+    def _files(self) -> tuple[bytes, bytes, bytes]:
+        """Looked at first, for gRPC says nothing of files that it cannot use but fails every handshake."""
+        ca, key, cert = (read_pem("tls", name) or b"" for name in (self.ca_file, self.key_file, self.cert_file))
+        context = ssl.create_default_context()
+        try:
+            context.load_verify_locations(self.ca_file)
+            if self.cert_file:
+                context.load_cert_chain(self.cert_file, self.key_file)
+        except ssl.SSLError as error:
+            named = ", ".join(filter(None, (self.ca_file, self.cert_file, self.key_file)))
+            raise ConfigError(f"tls: {named} cannot be used together: {error}") from error
+        return ca, key, cert
+
+
+def read_pem(where: str, name: str) -> bytes | None:
+    """Return the content of a file, None without a name; raises ConfigError that says ``where`` it is configured."""
+    try:
+        return Path(name).read_bytes() if name else None
+    except OSError as error:
+        raise ConfigError(f"{where}: cannot read {name}: {error.strerror}") from error
