@@ -102,6 +102,7 @@ class Controller:
         self.histories = Histories(world.clock, f"life-{next(world.lives)}")
         self.observed = Observed()
         self.started: list[str] = []
+        self.launched: list[tuple[str, str]] = []
         self.strategies = recoveries(
             world.settings,
             epoch=lambda: self.manager.epoch,
@@ -140,6 +141,7 @@ class Controller:
 
         def build(case: Case) -> Strategy:
             self.started.append(action)
+            self.launched.append((action, case.spec.pods[0].job_name))
             return builder(case)
 
         return build
