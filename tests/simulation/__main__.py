@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from tests.simulation.census import kinds
 from tests.simulation.run import Result, simulate
 from tests.simulation.scenario import Scenario, load, scenario, store
 from tests.simulation.shrink import fails_as, shrink
@@ -26,13 +27,14 @@ def main() -> int:
     parser.add_argument("--case", type=Path, metavar="FILE", help="a stored scenario in place of a seed's")
     parser.add_argument("--trace", action="store_true", help="with --seed or --case: what happened, line by line")
     parser.add_argument("--shrink", type=Path, metavar="FILE", help="store a shorter scenario that fails alike")
+    parser.add_argument("--census", action="store_true", help="count what has happened in how many histories")
     parser.add_argument("--digests", action="store_true", help="print the hash of every history")
     arguments = parser.parse_args()
     if arguments.case is not None:
         return _one(load(arguments.case), arguments)
     if arguments.seed is not None:
         return _one(scenario(arguments.seed), arguments)
-    return _many(range(arguments.first, arguments.first + arguments.seeds), arguments.jobs, arguments.digests)
+    return _many(range(arguments.first, arguments.first + arguments.seeds), arguments)
 
 
 def _one(story: Scenario, arguments: argparse.Namespace) -> int:
@@ -45,15 +47,18 @@ def _one(story: Scenario, arguments: argparse.Namespace) -> int:
     return 1 if result.broken else 0
 
 
-def _many(seeds: range, jobs: int, digests: bool) -> int:
-    start, failed, counts = time.monotonic(), 0, Counter[str]()
-    for seed, result in _results(seeds, jobs):
+def _many(seeds: range, arguments: argparse.Namespace) -> int:
+    start, failed, counts, census = time.monotonic(), 0, Counter[str](), Counter[str]()
+    for seed, result in _results(seeds, arguments.jobs):
         failed += bool(result.broken)
         counts += result.counts
+        census.update(set(kinds(scenario(seed), result)))
         _report(seed, result)
-        if digests:
+        if arguments.digests:
             print(f"{seed} {result.digest}", flush=True)
-    if not digests:
+    if arguments.census:
+        print(*(f"{count:6}  {what}" for what, count in sorted(census.items())), sep="\n")
+    if not arguments.digests:
         seconds = time.monotonic() - start
         print(", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
         print(f"{len(seeds)} seeds, {failed} failed, {seconds:.0f} s ({len(seeds) / seconds:.1f} a second)")

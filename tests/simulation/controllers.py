@@ -82,6 +82,11 @@ class SimController:
                 enable_dp_scale_down=config.scale_down,
                 enable_dp_scale_up=config.scale_up,
                 fast_recovery=config.fast_recovery,
+                enable_engine_relaunch=config.relaunch,
+                enable_token_reinference=config.reinference,
+                token_reinference_timeout_sec=10.0,
+                scale_p2d_wait_sec=5.0,
+                hardware_type=config.hardware_type,
                 completion_probe=CompletionProbe(config.probe),
                 idle_probe=config.idle_probe,
                 dp_scale_down_config=DpScaleDownConfig(

@@ -27,7 +27,8 @@ LATENCY_SEC = 0.002
 class Seat:
     """One engine where it serves; ``rank`` is set once its group has formed. Deaf: it takes requests, answers none.
 
-    ``server`` is the seat whose server answers for it, where that is another one.
+    ``slow_sec`` is how long a request takes to reach it; ``server`` the seat whose server answers for it, where that is
+    another one.
     """
 
     engine: Engine
@@ -36,6 +37,7 @@ class Seat:
     rank: Rank | None = None
     listening: bool = True
     deaf: bool = False
+    slow_sec: float = 0.0
     server: "Seat | None" = None
 
     def __str__(self) -> str:
@@ -206,10 +208,10 @@ class SimHttp:
 
     async def get(self, url: str, timeout: float) -> Reply:
         seat, path = self._find(url)
-        await asyncio.sleep(LATENCY_SEC)
+        await asyncio.sleep(_latency(seat, timeout))
         if seat is None or not seat.serves or seat.rank is None:
             raise UnreadableError(Problem.UNREACHABLE, f"{url}: connection refused")
-        if seat.deaf:
+        if seat.deaf or seat.slow_sec > timeout:
             await asyncio.sleep(timeout)
             raise UnreadableError(Problem.UNREACHABLE, f"no answer from {url} within {timeout:g} s")
         answer = await handle(seat.rank, Request("GET", path))
@@ -217,13 +219,13 @@ class SimHttp:
 
     async def post(self, url: str, body: bytes, timeout: float, check: Callable[[], None] = lambda: None) -> Reply:
         seat, path = self._find(url)
-        await asyncio.sleep(LATENCY_SEC)
+        await asyncio.sleep(_latency(seat, timeout))
         if not self._me.alive:
             raise asyncio.CancelledError
         if seat is None or not seat.serves or seat.rank is None:
             raise NotSentError(f"{url}: connection refused")
         check()
-        if seat.deaf:
+        if seat.deaf or seat.slow_sec > timeout:
             await asyncio.sleep(timeout)
             raise UnansweredError(f"no answer from {url} within {timeout:g} s")
         trouble = self._on_apply(seat, body) if path.endswith("/apply") else ""
@@ -240,6 +242,10 @@ class SimHttp:
     def _find(self, url: str) -> tuple[Seat | None, str]:
         host, port, path = _parts(url)
         return self._at(host, port), path
+
+
+def _latency(seat: Seat | None, timeout: float) -> float:
+    return LATENCY_SEC + (min(seat.slow_sec, timeout) if seat is not None else 0.0)
 
 
 @cache

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 HARDWARE = {"card": "Ascend910-{rank}", "node": "", "odd": "??{rank}"}
+CODE = "80E01801"
+"""Of a fault that nothing special is known of."""
 STORM = Weather(delay_sec=0.2, jitter_sec=1.5, loss=0.15, double=0.1)
 
 
@@ -54,6 +56,7 @@ class Happenings:
         world.network.heal_all()
         world.vault.down = False
         world.adapter.clear()
+        world.people.calm()
         for process in world.processes:
             if process.alive and process.frozen:
                 world.loop.thaw(process)
@@ -65,7 +68,7 @@ class Happenings:
             for group in fleet.groups:
                 group.idle = False
             for seat in fleet.seats.values():
-                seat.deaf, seat.listening = False, True
+                seat.deaf, seat.listening, seat.slow_sec = False, True, 0.0
                 if seat.rank is not None:
                     seat.rank.thaw()
                     for name in seat.rank.armed.names():
@@ -129,11 +132,15 @@ class Happenings:
 
     def _frontend_restore(self, event: Event) -> None:
         if (seat := self._seat(event)) is not None:
-            seat.listening, seat.deaf = True, False
+            seat.listening, seat.deaf, seat.slow_sec = True, False, 0.0
 
     def _deaf(self, event: Event) -> None:
         if (seat := self._seat(event)) is not None:
             seat.deaf = True
+
+    def _slow(self, event: Event) -> None:
+        if (seat := self._seat(event)) is not None:
+            seat.slow_sec = event.value
 
     def _idle(self, event: Event) -> None:
         seat = self._seat(event)
@@ -146,18 +153,35 @@ class Happenings:
             params = {"seconds": event.value * 5}
         self._inject(event, event.text, **params)
 
+    def _says(self, event: Event) -> None:
+        """So many of its next readings have this status."""
+        self._inject(event, "unknown_status", value=event.text, times=int(event.value))
+
     # --- hardware ---
 
     def _hardware(self, event: Event) -> None:
         job, rank = map(int, event.who.split("/"))
-        level, what = event.text.split()
-        self.world.adapter.fault(self.world.owner(job, rank).node, HARDWARE[what].format(rank=rank), level)
+        level, what, *known = event.text.split()
+        code, raw = [*known, *(CODE, level)[len(known) :]]
+        self.world.adapter.fault(self.world.owner(job, rank).node, HARDWARE[what].format(rank=rank), level, code, raw)
 
     def _hardware_cleared(self, event: Event) -> None:
         job, rank = map(int, event.who.split("/"))
         self.world.adapter.cleared(self.world.owner(job, rank).node)
 
+    # --- people ---
+
+    def _order(self, event: Event) -> None:
+        self.world.people.order(int(event.who), event.text)
+
+    def _strange(self, event: Event) -> None:
+        self.world.people.strange(self.world.pod(*map(int, event.who.split("/"))), event.text)
+
     # --- processes ---
+
+    def _adapter_restart(self, event: Event) -> None:
+        self.world.adapter.kill()
+        self._later(event.value, self.world.adapter.start)
 
     def _controller_kill(self, event: Event) -> None:
         controller = self.world.controllers[int(event.who)]
@@ -198,6 +222,8 @@ class Happenings:
     def _host(self, who: str) -> str:
         if who == "store":
             return who
+        if who == "adapter":
+            return self.world.adapter.machine.name
         kind, number = who.split()
         if kind == "controller":
             return self.world.controllers[int(number)].machine.name

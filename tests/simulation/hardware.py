@@ -11,6 +11,7 @@ from gateway.mindcluster.link import HardwareLink, Identity
 from gateway.mindcluster.metrics import MindClusterMetrics
 from motor_ft.model.hardware import FaultKey, FaultLevel, HardwareFault
 from motor_ft.wire.tasks import Tasks
+from tests.simulation.loop import Process
 from tests.simulation.machine import Machine
 
 if TYPE_CHECKING:
@@ -25,15 +26,24 @@ class SimAdapter:
         self.machine = Machine("10.7.0.1")
         self._faults: dict[FaultKey, HardwareFault] = {}
         self._feed: Feed | None = None
+        self._process: Process | None = None
+        self._starts = 0
 
     def start(self) -> None:
-        """A process."""
-        process = self.world.process("adapter", self.machine)
-        self.world.loop.create_task(self._run(), name="adapter", context=process.context.copy())
+        """A process; nothing happens while one runs."""
+        if self._process is None or not self._process.alive:
+            self._starts += 1
+            self._process = self.world.process("adapter", self.machine)
+            self.world.loop.create_task(self._run(), name="adapter", context=self._process.context.copy())
 
-    def fault(self, node: str, card: str, level: str) -> None:
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+
+    def fault(self, node: str, card: str, level: str, code: str, raw_level: str) -> None:
         """A card, or a whole node, is faulty."""
-        fault = HardwareFault(node=node, npu_name=card, fault_code="80E01801", level=FaultLevel(level), raw_level=level)
+        fault = HardwareFault(node=node, npu_name=card, fault_code=code, level=FaultLevel(level), raw_level=raw_level)
         self._faults[fault.key] = fault
         self._touch()
 
@@ -59,7 +69,7 @@ class SimAdapter:
         link = HardwareLink(
             self.world.controller_addresses,
             self._feed,
-            Identity("adapter", "adapter-1", 1),
+            Identity("adapter", f"adapter-{self._starts}", self._starts),
             metrics,
             now=loop.time,
             rng=self.world.chance.random,

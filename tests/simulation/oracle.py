@@ -103,8 +103,6 @@ class Oracle:
 
     def wrong(self) -> str:
         """What is not as it should be, now; empty when every job serves, or waits for a person."""
-        if not self.world.scenario.config.scale_down:
-            return ""
         texts = [text for job in range(len(self.world.scenario.jobs)) if (text := self._wrong(job))]
         return "; ".join(texts)
 

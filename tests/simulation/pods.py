@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from motor_ft.model.errors import FtError
+from motor_ft.model.topology import Role
 from motor_ft.wire.config import ConfigError
 from nodemanager.app import run_node_manager
 from nodemanager.config import CapabilityConfig, DeviceConfig, EngineConfig, GatewayConfig, NodeManagerConfig
@@ -27,7 +28,7 @@ class SimPod:
         self.job = job
         self.number = number
         self.shape = world.scenario.jobs[job]
-        self.ranks = self.shape.pods[number].ranks
+        self.ranks: tuple[int, ...] = self.shape.pods[number].ranks
         self.headless = self.shape.pods[number].headless
         self.machine = Machine(f"10.0.{job}.{number + 1}", clock_sec=1_000.0 + 17 * number)
         self.node = f"node-{job}-{number // 2}"
@@ -160,6 +161,7 @@ class SimPod:
         return NodeManagerConfig(
             job_name=f"job-{self.job}",
             model_name="model",
+            role=Role(job.role),
             node_name=self.node,
             pod_name=f"pod-{self.job}-{self.number}",
             pod_uid=self.uid,

@@ -1,5 +1,6 @@
 """What can happen: a scenario is plain data, made from a seed, that can be stored, read and shortened."""
 
+from itertools import cycle
 from pathlib import Path
 from random import Random
 from typing import Literal
@@ -31,6 +32,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     new_pod: bool = True
     suicide: bool = False
     gate_closed: bool = False
+    role: str = "union"
 
     @property
     def dp_size(self) -> int:
@@ -60,6 +62,9 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     scale_up: bool = False
     probe: str = "auto"
     idle_probe: bool = False
+    relaunch: bool = True
+    reinference: bool = True
+    hardware_type: str = ""
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -135,6 +140,40 @@ ENGINE_TROUBLES = (
 )
 
 
+HARDWARE_FAULTS = (
+    "L2 {}",
+    "L2 {} 0x00F1FEF5",
+    "L3 {}",
+    "L4 {}",
+    "L4 {}",
+    "L5 {}",
+    "L5 {}",
+    "L6 {}",
+    "L6 {} 81078603",
+    "L6 {} 80E01801 PreSeparateNPU",
+)
+"""Level, which card is named, code and raw level where they are not the usual ones."""
+
+STRANGE = (
+    "guard of a former leader",
+    "stop of a former leader",
+    "relaunch of a former leader",
+    "guard of a former generation",
+    "half fenced",
+    "no lease",
+    "endless lease",
+    "another instance",
+    "made-up plan",
+    "foreign commit",
+    "foreign apply",
+    "apply to the removed",
+    "apply that removes nobody",
+    "retry that removes",
+    "unknown rank",
+)
+MISFITS = ("no job", "no ranks", "no size", "outside", "twice", "no port")
+
+
 def store(file: Path, scenario: Scenario) -> None:
     """Keep a scenario, for people to read too."""
     file.write_bytes(msgspec.json.format(msgspec.json.encode(scenario)) + b"\n")
@@ -160,7 +199,11 @@ class _Author:
 
     def write(self) -> Scenario:
         rng = self.rng
-        self.jobs = tuple(self._job() for _ in range(rng.choice([1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 4])))
+        jobs = [self._job() for _ in range(rng.choice([1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 4]))]
+        roles = rng.choice([["union"], ["prefill", "decode"], ["decode", "prefill", "prefill"]])
+        self.jobs = tuple(
+            msgspec.structs.replace(job, role=role) for job, role in zip(jobs, cycle(roles), strict=False)
+        )
         self.config = self._config()
         self.controllers = rng.choice([1, 1, 2])
         self.coordinators = rng.choice([1, 1, 1, 2])
@@ -172,6 +215,8 @@ class _Author:
             self.start = calm if rng.random() < 0.5 else self.start + rng.uniform(0.0, 5.0)
         for _ in range(rng.choice([0, 0, 1, 1, 2, 3, 5])):
             self._trouble()
+        for _ in range(rng.choice([0, 0, 1, 2, 3])):
+            self._people()
         return Scenario(
             seed=self.seed,
             jobs=self.jobs,
@@ -227,6 +272,9 @@ class _Author:
             scale_up=rng.random() < 0.3,
             probe=rng.choice(["auto", "on", "off"]),
             idle_probe=rng.random() < 0.3,
+            relaunch=rng.random() < 0.7,
+            reinference=rng.random() < 0.8,
+            hardware_type=rng.choice(["", "", "800I-A2", "800I-A3"]),
         )
 
     # --- incidents ---
@@ -282,11 +330,9 @@ class _Author:
     def _hardware(self, job: int, rank: int) -> None:
         """With or without a death that it explains, before or after it."""
         rng = self.rng
-        level = rng.choice(["L2", "L4", "L5", "L6"])
+        what = rng.choice(HARDWARE_FAULTS).format(rng.choice(["card", "card", "node", "odd"]))
         told = rng.uniform(0.0, 8.0)
-        self._add(
-            "hardware", f"{job}/{rank}", later=told, text=f"{level} {rng.choice(['card', 'card', 'node', 'odd'])}"
-        )
+        self._add("hardware", f"{job}/{rank}", later=told, text=what)
         if rng.random() < 0.7:
             self._kill(job, rank, rng.uniform(0.0, 8.0))
         if rng.random() < 0.5:
@@ -301,7 +347,12 @@ class _Author:
         rank = rng.randrange(self.jobs[job].dp_size)
         controller = rng.randrange(self.controllers)
         pick = rng.random()
-        if pick < 0.2:
+        if pick < 0.03:
+            self._add("slow", f"{job}/{rank}", value=rng.choice([0.3, 1.5, 6.0]))
+            self._add("frontend_restore", f"{job}/{rank}", later=rng.choice([0.5, 2.0, 8.0, 25.0]))
+        elif pick < 0.06:
+            self._moment("says", f"{job}/{rank}", value=rng.choice([1.0, 2.0, 4.0, 30.0]), text="diagnosing")
+        elif pick < 0.2:
             self._moment("controller_kill", str(controller), value=float(rng.randrange(0, 400)))
         elif pick < 0.4:
             self._moment("node_kill", f"{job}/{pod}", value=float(rng.randrange(0, 200)))
@@ -325,10 +376,12 @@ class _Author:
             self._moment("reset", self._path(controller, job, pod))
         elif pick < 0.94:
             self._moment("store_down", value=rng.choice([0.5, 3.0, 10.0]))
-        elif pick < 0.97:
+        elif pick < 0.96:
             self._moment(
                 "coordinator_restart", str(rng.randrange(self.coordinators)), value=rng.choice([0.0, 2.0, 15.0])
             )
+        elif pick < 0.97:
+            self._moment("adapter_restart", value=rng.choice([0.0, 3.0, 20.0]))
         elif pick < 0.98:
             self._moment("disk_broken", f"{job}/{pod}", value=rng.choice([1.0, 10.0]))
         elif pick < 0.99:
@@ -340,10 +393,25 @@ class _Author:
         else:
             self._moment("reboot", f"{job}/{pod}")
 
+    def _people(self) -> None:
+        """Questions and orders, and commands that nobody may give."""
+        rng = self.rng
+        job = rng.randrange(len(self.jobs))
+        if rng.random() < 0.4:
+            self._moment("order", str(job), text=rng.choice(["ask", "ask", "ask", "pause", "resume", "reconfigure"]))
+        else:
+            pod = rng.randrange(len(self.jobs[job].pods))
+            self._moment("strange", f"{job}/{pod}", text=rng.choice([*STRANGE, *MISFITS]))
+
     def _path(self, controller: int, job: int, pod: int) -> str:
         rng = self.rng
         other = rng.choice(
-            [f"node {job}/{pod}", f"node {job}/{pod}", "store", f"coordinator {rng.randrange(self.coordinators)}"]
+            [
+                *[f"node {job}/{pod}"] * 4,
+                *["store"] * 2,
+                *[f"coordinator {rng.randrange(self.coordinators)}"] * 2,
+                "adapter",
+            ]
         )
         return f"controller {controller} - {other}"
 

@@ -5,8 +5,8 @@ import pytest
 from tests.simulation.run import simulate
 from tests.simulation.scenario import scenario
 
-SEEDS = 160
-BATCH = 8
+SEEDS = 1000
+BATCH = 10
 
 
 @pytest.mark.timeout(300)

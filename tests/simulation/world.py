@@ -22,6 +22,7 @@ from tests.simulation.loop import PROCESS, Process, SimLoop
 from tests.simulation.machine import Machine, ProcessTable
 from tests.simulation.network import OUTSIDE, Network, Weather
 from tests.simulation.oracle import Oracle
+from tests.simulation.people import People
 from tests.simulation.pods import FIRST_ENGINE_PORT, SimPod
 from tests.simulation.rpc import Answer, Fabric
 from tests.simulation.scenario import Scenario
@@ -60,8 +61,9 @@ class World:
             SimPod(self, job, pod) for job, shape in enumerate(scenario.jobs) for pod in range(len(shape.pods))
         ]
         self.adapter = SimAdapter(self)
-        hosts: list[SimController | CoordinatorHost | SimPod | SimAdapter] = [*self.controllers, *self.coordinators]
-        for host in (*hosts, *self.pods, self.adapter):
+        self.people = People(self)
+        hosts: list[SimController | CoordinatorHost | SimPod | SimAdapter | People] = [*self.controllers, *self.pods]
+        for host in (*hosts, *self.coordinators, self.adapter, self.people):
             self.machines[host.machine.name] = host.machine
         self.happenings = Happenings(self)
 

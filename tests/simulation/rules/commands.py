@@ -92,7 +92,7 @@ class CommandRules:
         epoch = state.fence.epoch or 0
         if epoch < self.facts.epochs.get(uid, 0):
             self._break("fence", f"{uid} falls from epoch {self.facts.epochs[uid]} to {epoch}")
-        self.facts.epochs[uid] = epoch
+        self.facts.epochs[uid], self.facts.fences[uid] = epoch, state.fence
 
     def ended(self) -> None:
         """Whoever was sent a Guard by a Controller that lives on was also told that it is over."""

@@ -62,6 +62,8 @@ class EngineRules:
             self._break("apply only to U", f"{me} is {seat.rank.status}")
         if order["instruction"] == "scale_down":
             self._removal(seat, request_id, order["params"])
+        if not self.facts.world.scenario.config.scale_down:
+            self._break("feature off", f"{me} is told {order}")
         if request_id in self.facts.commands:
             self._authorized(seat, request_id)
 

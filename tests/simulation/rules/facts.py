@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from controller.core.records import IdentityRecord, RuntimeRecord
+from nodemanager.core.fence import Fence
 from tests.simulation.engines import Seat
 from tests.simulation.loop import Process
 from tests.support.engine.states import Process as RankProcess
@@ -59,6 +60,8 @@ class Facts:
         """Those of them whose answer has not come."""
         self.epochs: dict[str, int] = {}
         """Highest durable epoch by pod UID."""
+        self.fences: dict[str, Fence] = {}
+        """What each pod has seen, durably."""
 
     @property
     def now(self) -> float:

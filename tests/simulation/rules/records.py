@@ -1,6 +1,6 @@
 """At the store: every record is a legal successor of the one before, and true."""
 
-from controller.core.phases import INTERRUPTED, Phase, move
+from controller.core.phases import INTERRUPTED, WINDOW, Phase, move
 from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.fault_manager.graveyard import engines_of
 from tests.simulation.loop import Process
@@ -44,6 +44,8 @@ class RecordRules:
         before = facts.runtimes.get(instance_id)
         if before is not None:
             self._follows(writer, instance_id, before, record)
+        if not facts.world.scenario.config.scale_down and (record.phase in WINDOW or record.dead_committed):
+            facts.break_rule("feature off", f"{me} comes to {record.phase} without {record.dead_committed}")
         if record.generation < self._generations.get(instance_id, 0):
             facts.break_rule("generation", f"{me} falls to {record.generation}")
         self._generations[instance_id], self._writers[instance_id] = record.generation, writer
