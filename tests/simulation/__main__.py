@@ -52,7 +52,7 @@ def _many(seeds: range, arguments: argparse.Namespace) -> int:
     for seed, result in _results(seeds, arguments.jobs):
         failed += bool(result.broken)
         counts += result.counts
-        census.update(set(kinds(scenario(seed), result)))
+        census.update(set(kinds(scenario(seed), result.happened, result.counts)))
         _report(seed, result)
         if arguments.digests:
             print(f"{seed} {result.digest}", flush=True)

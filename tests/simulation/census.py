@@ -1,8 +1,7 @@
 """What a history has gone through, in the words of those who ask whether everything is tried."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from tests.simulation.run import Result
 from tests.simulation.scenario import Event, Scenario
 
 DEATHS = {"worker_kill", "engine_kill", "root_kill"}
@@ -10,9 +9,8 @@ HEALING = {"unfreeze", "frontend_restore", "hardware_cleared"}
 STORM = ("message delay", "message loss", "message duplication", "messages out of order", "reply loss")
 
 
-def kinds(scenario: Scenario, result: Result) -> Iterator[str]:
+def kinds(scenario: Scenario, happened: Sequence[Event], counted: Iterable[str] = ()) -> Iterator[str]:
     """Kinds of faults that have happened, switches that were set, and phases that were come to."""
-    happened = result.happened
     deaths = [event for event in happened if event.kind in DEATHS]
     if deaths:
         yield "rank death"
@@ -30,7 +28,7 @@ def kinds(scenario: Scenario, result: Result) -> Iterator[str]:
         yield f"configuration: {name} {'on' if getattr(scenario.config, name) else 'off'}"
     for job in scenario.jobs:
         yield f"configuration: {job.mode}, {job.dialect}, {job.role}"
-    for name in result.counts:
+    for name in counted:
         if name.startswith(("phase ", "post ", "strange ")):
             yield name
 
