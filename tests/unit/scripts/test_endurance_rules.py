@@ -103,9 +103,10 @@ def test_a_status_that_may_follow_breaks_nothing() -> None:
     assert wrong_change(instance(), instance(generation=4, dead_committed=[1, 2], alive_dp_ranks=[0])) == []
 
 
-def test_errors_in_logs_are_told() -> None:
-    """Whatever else a daemon prints is its own affair."""
-    log = ['{"event":"ready","level":"info"}', "READY", '{"event":"task crashed","level":"error"}', "Traceback (most …"]
+def test_exceptions_in_logs_are_told() -> None:
+    """An error without one is known to the daemon: a store that does not answer, a pod that cannot be stopped."""
+    crash = '{"event":"task crashed","level":"error","exception":"Traceback (most …"}'
+    log = ['{"event":"step not finished","level":"error"}', "READY", crash, "Traceback (most …"]
     crashed, traceback = defects(log)
     assert "task crashed" in crashed
     assert traceback.startswith("Traceback")
