@@ -16,12 +16,13 @@ REQUEST_EVERY_SEC = 0.2
 LOOK_EVERY_SEC = 1.0
 
 
-async def request(cluster: Cluster, answers: Counter[int]) -> None:
-    """Completions until cancelled; engines without any notice nothing. ``answers`` counts HTTP statuses, 0: none."""
+async def request(cluster: Cluster, answers: Counter[str]) -> None:
+    """Completions until cancelled; engines without any notice nothing. ``answers`` counts HTTP statuses."""
     while True:
-        status = 0
-        with suppress(ClientError, OSError, TimeoutError):
-            status = await cluster.complete()
+        try:
+            status = str(await cluster.complete())
+        except (ClientError, OSError, TimeoutError):
+            status = "no answer"
         answers[status] += 1
         await asyncio.sleep(REQUEST_EVERY_SEC)
 

@@ -24,7 +24,7 @@ class Result:
     cycles: int
     incidents: Sequence[Incident]
     disturbances: Mapping[str, int]
-    answers: Mapping[int, int]
+    answers: Mapping[str, int]
     judgements: Sequence[Judgement]
     broken: Sequence[str]
 
@@ -58,9 +58,10 @@ def show(result: Result, console: Console) -> None:
     if unjudged:
         console.print(f"too short a life to be judged: {', '.join(unjudged)}")
     verdict = "PASSED" if result.passed else "FAILED"
+    rebuilt = sum(each.ending is Ending.REBUILT for each in result.incidents)
     console.print(
-        f"{verdict}: {result.cycles} recovery cycles, {len(result.incidents)} incidents in "
-        f"{result.seconds / 60:.1f} min; stuck: {len(result.stuck)}, rules broken: {len(result.broken)}, "
+        f"{verdict}: {result.cycles} recovery cycles, {len(result.incidents)} incidents, {rebuilt} instances rebuilt "
+        f"in {result.seconds / 60:.1f} min; stuck: {len(result.stuck)}, rules broken: {len(result.broken)}, "
         f"leaks: {', '.join(result.leaks) or 'none'}",
         style="green" if result.passed else "red",
         soft_wrap=True,

@@ -58,7 +58,7 @@ class Soak:
         self._options = options
         self._tell = tell
         self._incidents: list[Incident] = []
-        self._answers = Counter[int]()
+        self._answers = Counter[str]()
         self._cluster = Cluster(options.folder, *shapes(options.instances))
         self._witness = Witness(self._cluster)
         self._patients: list[Patient] = []
