@@ -4,12 +4,15 @@ import asyncio
 import sqlite3
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from controller.core.phases import Phase
+from controller.core.ports import Stored
 from controller.core.records import RuntimeRecord
+from controller.fault_manager.runtime import FtRuntime
 from controller.store.sqlite import SCHEMA_VERSION, SqliteStore
 from motor_ft.model.errors import FtError, Reason
 from tests.support.disk import full_disk
@@ -205,3 +208,29 @@ async def test_a_closed_store_says_so(tmp_path: Path) -> None:
     await store.close()
     with pytest.raises(FtError, match="it is closed"):
         await store.load()
+
+
+async def test_a_move_that_finds_no_room_fails_and_is_made_once_there_is_room(tmp_path: Path) -> None:
+    """What a transaction does before its commit, and after it: the record is the old one, then the new one."""
+    path = tmp_path / "controller.db"
+    store = await SqliteStore.open(path, timeout_sec=60)
+    await store.lead()
+    stored = Stored(RUNTIME, await store.save_runtime(1, RUNTIME, 0))
+
+    async def decide(patience_sec: float) -> RuntimeRecord:
+        runtime = FtRuntime(1, stored, store, lambda: None, patience_sec=patience_sec)
+        await runtime.persist(Phase.DECIDING, begins=True)
+        return runtime.record
+
+    with full_disk(path.with_name("controller.db-wal").stat().st_size):
+        with pytest.raises(FtError, match=r"DECIDING of instance 1 is not stored after 0\.5 s") as failure:
+            await decide(0.5)
+        assert failure.value.reason is Reason.STORE_UNAVAILABLE
+        assert await store.runtime(1) == stored
+        waiting = asyncio.create_task(decide(60))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+    record = await waiting
+    assert record == replace(RUNTIME.at(Phase.DECIDING), generation=2)
+    assert (await store.load()).runtimes[1].record == record
+    await store.close()
