@@ -42,6 +42,7 @@ from motor_ft.wire.metrics import MetricsServer, RpcMetrics
 from motor_ft.wire.policy import POLICIES
 from motor_ft.wire.server import RpcServer
 from motor_ft.wire.tasks import Tasks
+from motor_ft.wire.tls import TlsConfig
 
 log = get_logger(__name__)
 
@@ -222,7 +223,7 @@ def _etcd_store(config: ControllerConfig, told: Callable[[str], None], on_lost: 
 
 def _publisher(config: ControllerConfig, metrics: ControllerMetrics, end: Callable[[FtError], None]) -> ServingPusher:
     return ServingPusher(
-        [_coordinator(url, _timeout_sec(config)) for url in config.coordinators],
+        [_coordinator(url, _timeout_sec(config), config.tls) for url in config.coordinators],
         set_interval_sec=config.fault_tolerance_config.coordinator_set_interval_sec,
         sent=metrics.refresh,
         on_crash=lambda task, error: end(FtError(Reason.INTERNAL, f"task {task} crashed: {error!r}; the log has more")),
@@ -234,8 +235,8 @@ def _timeout_sec(config: ControllerConfig) -> float:
     return config.fault_tolerance_config.dp_scale_down_config.request_timeout_sec
 
 
-def _coordinator(url: str, timeout_sec: float) -> Coordinator:
+def _coordinator(url: str, timeout_sec: float, tls: TlsConfig) -> Coordinator:
     scheme, _, target = url.partition("://")
-    if scheme == "grpc":
-        return GrpcCoordinator(target, timeout_sec=timeout_sec)
+    if scheme in {"grpc", "grpcs"}:
+        return GrpcCoordinator(target, timeout_sec=timeout_sec, tls=tls.client() if scheme == "grpcs" else None)
     return HttpCoordinator(url, timeout_sec=timeout_sec)

@@ -230,7 +230,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
     def __post_init__(self) -> None:
         for number, url in enumerate(self.coordinators):
-            check_url(f"coordinators[{number}]", url, "http", "https", "grpc", path=not url.startswith("grpc:"))
+            key, path = f"coordinators[{number}]", not url.startswith("grpc")
+            check_url(key, url, "http", "https", "grpc", "grpcs", path=path)
+            check(bool(self.tls.ca_file) or not url.startswith("grpcs:"), key, "grpcs:// needs tls.ca_file")
         self.tls.check_serves()
         check_listen("listen", self.listen, unix=True)
         if self.advertise:

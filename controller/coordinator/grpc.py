@@ -10,6 +10,7 @@ from motor_ft.v1 import coordinator_pb2, coordinator_pb2_grpc
 from motor_ft.wire.channel import call, open_channel
 from motor_ft.wire.convert import endpoint_to_pb
 from motor_ft.wire.enums import ROLE
+from motor_ft.wire.tls import ClientTls
 
 _SERVICE = coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"].full_name
 _EVENTS = {
@@ -24,10 +25,10 @@ _EVENTS = {
 class GrpcCoordinator:
     """ports.Coordinator at ``host:port``; ``timeout_sec`` bounds every call. Refuses a lower (epoch, revision)."""
 
-    def __init__(self, target: str, *, timeout_sec: float) -> None:
-        self._target = target
+    def __init__(self, target: str, *, timeout_sec: float, tls: ClientTls | None = None) -> None:
+        self.name = f"{'grpcs' if tls else 'grpc'}://{target}"
         self._timeout_sec = timeout_sec
-        self._channel = open_channel(target, peer="Coordinator")
+        self._channel = open_channel(target, peer="Coordinator", tls=tls)
         self._stub = coordinator_pb2_grpc.CoordinatorServiceStub(self._channel)
         # Not through HealthStub, which has no types.
         self._check = self._channel.unary_unary(
@@ -35,10 +36,6 @@ class GrpcCoordinator:
             health_pb2.HealthCheckRequest.SerializeToString,
             health_pb2.HealthCheckResponse.FromString,
         )
-
-    @property
-    def name(self) -> str:
-        return f"grpc://{self._target}"
 
     async def refresh(
         self, event: ServingEvent, instances: Sequence[ServingInstance], epoch: int, revision: int

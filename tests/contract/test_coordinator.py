@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
@@ -20,11 +22,14 @@ from motor_ft.model.errors import FtError, Reason
 from motor_ft.model.topology import Device, Endpoint, Role
 from motor_ft.v1 import coordinator_pb2, coordinator_pb2_grpc
 from motor_ft.wire.errors import abort
+from motor_ft.wire.tls import TlsConfig
+from tests.support.certificates import Authority
 from tests.support.coordinator import FakeCoordinator
 
 ADD, DEL, SET = ServingEvent.ADD, ServingEvent.DEL, ServingEvent.SET
 PAUSE, RESUME = ServingEvent.PAUSE, ServingEvent.RESUME
-TIMEOUT_SEC = 0.5
+TIMEOUT_SEC = 2.0
+PLAIN = TlsConfig()
 
 
 def instance(instance_id: int = 1, ranks: tuple[int, ...] = (0, 1)) -> ServingInstance:
@@ -76,15 +81,17 @@ class HttpRig(Rig):
 class GrpcRig(Rig, coordinator_pb2_grpc.CoordinatorServiceServicer):
     """A Coordinator that speaks gRPC; its health follows its view."""
 
-    def __init__(self, server: grpc.aio.Server) -> None:
+    def __init__(self, server: grpc.aio.Server, tls: TlsConfig) -> None:
         coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(self, server)
         check = grpc.unary_unary_rpc_method_handler(
             self._check, health_pb2.HealthCheckRequest.FromString, health_pb2.HealthCheckResponse.SerializeToString
         )
         health = grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": check})
         server.add_generic_rpc_handlers((health,))
-        port = server.add_insecure_port("127.0.0.1:0")
-        super().__init__(GrpcCoordinator(f"127.0.0.1:{port}", timeout_sec=TIMEOUT_SEC))
+        credentials = tls.server()
+        listen = "127.0.0.1:0"
+        port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
+        super().__init__(GrpcCoordinator(f"127.0.0.1:{port}", timeout_sec=TIMEOUT_SEC, tls=tls.client()))
         self.requests: list[coordinator_pb2.RefreshRequest] = []
         self._server = server
         self._held: dict[int, coordinator_pb2.ServingInstance] = {}
@@ -146,17 +153,25 @@ async def http_rig() -> AsyncIterator[Rig]:
 
 
 @asynccontextmanager
-async def grpc_rig() -> AsyncIterator[Rig]:
+async def grpc_rig(tls: TlsConfig = PLAIN) -> AsyncIterator[Rig]:
     """A running gRPC rig."""
     server = grpc.aio.server()
-    rig = GrpcRig(server)
+    rig = GrpcRig(server, tls)
     await server.start()
     yield rig
     await rig.coordinator.close()
     await server.stop(None)
 
 
-RIGS: list[Callable[[], AbstractAsyncContextManager[Rig]]] = [http_rig, grpc_rig]
+@asynccontextmanager
+async def grpcs_rig() -> AsyncIterator[Rig]:
+    """The same with certificates on both sides."""
+    with TemporaryDirectory() as folder:
+        async with grpc_rig(Authority(Path(folder)).tls("both")) as rig:
+            yield rig
+
+
+RIGS: list[Callable[[], AbstractAsyncContextManager[Rig]]] = [http_rig, grpc_rig, grpcs_rig]
 
 
 @pytest.fixture(params=RIGS, ids=lambda make: make.__name__)

@@ -195,7 +195,8 @@ def test_a_boundary_is_possible(tmp_path: Path) -> None:
 
 def test_a_coordinator_has_a_known_scheme(tmp_path: Path) -> None:
     assert refusal(tmp_path, {"coordinators": ["http://a:1", "b:2"]}) == (
-        "coordinators[1]: must be http://host:port or https://host:port or grpc://host:port, not 'b:2'"
+        "coordinators[1]: must be http://host:port or https://host:port or grpc://host:port "
+        "or grpcs://host:port, not 'b:2'"
     )
 
 
@@ -206,3 +207,10 @@ def test_an_address_has_a_port(tmp_path: Path, key: str) -> None:
 
 def test_a_store_is_of_a_known_kind(tmp_path: Path) -> None:
     assert refusal(tmp_path, {"store": {"kind": "redis"}}).startswith("store.kind: ")
+
+
+def test_a_coordinator_over_tls_needs_the_section_that_says_how(tmp_path: Path) -> None:
+    coordinators = {"coordinators": ["grpcs://a:1"]}
+    assert refusal(tmp_path, coordinators) == "coordinators[0]: grpcs:// needs tls.ca_file"
+    files = {"ca_file": "ca.pem", "cert_file": "own.pem", "key_file": "own.key"}
+    assert read(tmp_path, coordinators | {"tls": files}).tls.cert_file == "own.pem"
