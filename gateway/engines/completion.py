@@ -4,11 +4,12 @@ import msgspec
 
 from gateway.engines.client import EngineHttp, NotSentError, UnansweredError
 from gateway.engines.dialect import Reply, UnreadableError
-from gateway.engines.replies import refusal_text
+from gateway.engines.replies import clip, refusal_text
 from motor_ft.model.engine import ProbeOutcome, Problem
 from motor_ft.wire.decoding import NOT_JSON
 
 _NO_ROUTE = {404, 405, 501}
+_SERVED = {"stop", "length"}
 
 
 class _Model(msgspec.Struct, frozen=True):
@@ -41,7 +42,7 @@ async def probe(http: EngineHttp, url: str, timeout: float) -> tuple[ProbeOutcom
 
 
 def judge(reply: Reply) -> tuple[ProbeOutcome, str]:
-    """What the answer to a completion request shows. A completion that was aborted is none."""
+    """What the answer to a completion request shows. One that ended otherwise than it should, as aborted, is none."""
     if reply.status in _NO_ROUTE:
         return ProbeOutcome.NOT_SERVED_HERE, refusal_text(reply)
     if reply.status != 200:
@@ -50,8 +51,8 @@ def judge(reply: Reply) -> tuple[ProbeOutcome, str]:
         reasons = [choice.finish_reason for choice in msgspec.json.decode(reply.body, type=_Completion).choices]
     except NOT_JSON as error:
         return ProbeOutcome.FAILED, f"no completion: {error}"
-    if not reasons or "abort" in reasons:
-        return ProbeOutcome.FAILED, "the completion was aborted" if reasons else "no completion came back"
+    if not reasons or not _SERVED.issuperset(reasons):
+        return ProbeOutcome.FAILED, f"no completion came back, or none that was finished: {clip(str(reasons))}"
     return ProbeOutcome.SERVED, ""
 
 

@@ -374,6 +374,8 @@ class TestCompletion:
             ({"/v1/models": (200, b'{"data":[]}')}, ProbeOutcome.FAILED),
             ({"/v1/models": (401, b'{"error":"Unauthorized"}')}, ProbeOutcome.FAILED),
             ({"/v1/completions": (200, b'{"choices":[{"text":"","finish_reason":"abort"}]}')}, ProbeOutcome.FAILED),
+            ({"/v1/completions": (200, b'{"choices":[{"text":"","finish_reason":"error"}]}')}, ProbeOutcome.FAILED),
+            ({"/v1/completions": (200, b'{"choices":[{"text":""}]}')}, ProbeOutcome.FAILED),
             ({"/v1/completions": (200, b'{"choices":[]}')}, ProbeOutcome.FAILED),
             ({"/v1/completions": (200, b"<html>")}, ProbeOutcome.FAILED),
             ({"/v1/completions": (200, b'{"choices":[{"text":"a","finish_reason":"length"}]}')}, ProbeOutcome.SERVED),
