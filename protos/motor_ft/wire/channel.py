@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import grpc
 
+from motor_ft.model.errors import FtError, Reason
 from motor_ft.wire.errors import DETAILS_KEY, from_rpc_error
 from motor_ft.wire.tls import ClientTls
 
@@ -55,22 +56,29 @@ def open_channel(target: str, *, peer: str = "", token: str = "", tls: ClientTls
 async def call(
     method: grpc.aio.UnaryUnaryMultiCallable[Request, Response], request: Request, *, timeout: float
 ) -> Response:
-    """Call a unary method of a stub; raises FtError when it fails or takes longer than ``timeout`` seconds."""
+    """Call a unary method of a stub; raises FtError when it fails or takes longer than ``timeout`` seconds.
+
+    So it does when the channel is closed meanwhile, which gRPC would tell as if the caller had been cancelled.
+    """
     try:
         return await method(request, timeout=timeout)
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from error
+    except (asyncio.CancelledError, grpc.aio.UsageError) as error:
+        if (caller := asyncio.current_task()) is not None and caller.cancelling():
+            raise
+        raise FtError(Reason.OUTCOME_UNKNOWN, "the connection was closed during the call") from error
 
 
 async def connected(channel: grpc.aio.Channel) -> bool:
-    """Whether a request goes out at once; False when an attempt to connect failed, or takes too long."""
+    """Whether a request goes out at once; False when that failed, takes too long, or the channel is closed."""
     try:
         async with asyncio.timeout(CONNECT_SEC):
             state = channel.get_state(try_to_connect=True)
             while state not in {grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE}:
                 await channel.wait_for_state_change(state)
                 state = channel.get_state(try_to_connect=True)
-    except TimeoutError:
+    except (TimeoutError, grpc.aio.UsageError):
         return False
     return state is grpc.ChannelConnectivity.READY
 

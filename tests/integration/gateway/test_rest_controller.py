@@ -1,5 +1,6 @@
 """The routes beside a Controller, in the RFC's own shapes."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
@@ -9,6 +10,7 @@ from motor_ft.model.errors import FtError, Reason
 from motor_ft.v1 import common_pb2, controller_pb2
 from tests.integration.gateway.rest_fakes import FakeController, Rest, serve_beside, serve_controller
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 STATUS = "/controller/fault_tolerance/status"
 REPORT = "/controller/report_software_fault"
@@ -329,3 +331,19 @@ class TestLeader:
             assert (await rest.get(STATUS))[0] == 200
             assert await rest.post(REPORT, FAULT) == (200, {"accepted": True})
             assert fleet.reported() == [1, 1, 0]
+
+    async def test_a_report_under_way_to_who_led_has_no_known_outcome_when_another_one_is_followed(
+        self, fleet: Fleet
+    ) -> None:
+        """The reporter is told so, whose connection would otherwise end without a word."""
+        fleet.lead(2)
+        async with serve_beside(fleet.addresses[0]) as rest:
+            assert (await rest.get(STATUS))[0] == 200
+            fleet.controllers[2].frozen = True
+            report = asyncio.create_task(rest.post(REPORT, FAULT))
+            await until(lambda: fleet.reported() == [0, 0, 1])
+            fleet.controllers[2].frozen = False
+            fleet.lead(1)
+            assert (await rest.get(STATUS))[0] == 200
+            status, body = await report
+        assert (status, body["reason"].partition(":")[0]) == (502, "OUTCOME_UNKNOWN")
