@@ -114,11 +114,14 @@ class Life:
             self._obeyed, self._dissolved_at = obeyed, now if obeyed else None
 
     def lets_go(self, pod: PodLiveness) -> bool:
-        """When the pod starts anew it belongs to another instance: the end of this one has begun, or its part in it."""
+        """When the pod starts anew it belongs to another instance, for this one ends.
+
+        A pod whose ranks are all gone stays: retired is retired, also where all that has started anew is a NodeManager.
+        """
         actor = self._actor
         rebuilding = actor.phase is Phase.RECONFIGURING and not actor.evidence.relaunching
         ended = rebuilding or self.dissolved or actor.superseded or self.state is InstanceState.DELETED
-        return ended or self._was_told(pod) or (actor.ready and pod not in self._needed())
+        return ended or self._was_told(pod)
 
     def _lost(self, pod: PodLiveness, now: float) -> bool:
         """Whom this Controller has not met yet may only be slow to find it: nobody is stopped for that, nor for a cut

@@ -13,7 +13,7 @@ from controller.fault_manager.identity import StoredIdentity
 from controller.store.memory import MemoryStore
 from motor_ft.model.errors import FtError, Reason
 from tests.support.world.adapters import Cord, ScriptedStore, Trouble
-from tests.support.world.pods import TWO_PODS, FakePod, registration
+from tests.support.world.pods import TWO_PODS, FakePod, U, registration
 from tests.support.world.world import SETTINGS, World
 
 pytestmark = pytest.mark.looptime
@@ -107,8 +107,8 @@ async def test_a_pod_of_a_rebuilt_instance_that_has_started_anew_is_not_stopped_
         assert [address for address, _, _ in world.stops] == [world.pod(1).address, world.pod(2).address]
 
 
-async def test_an_emptied_pod_that_has_started_anew_waits_for_a_new_instance() -> None:
-    """Its ranks are gone for good, with whatever UID it comes back."""
+async def test_an_emptied_pod_that_has_started_anew_stays_retired() -> None:
+    """Only a new instance ends that, and the pod may only have lost its NodeManager, and the engines with it."""
     async with World(*TWO_PODS) as world:
         await world.serve()
         await world.lose(2, 3)
@@ -116,8 +116,23 @@ async def test_an_emptied_pod_that_has_started_anew_waits_for_a_new_instance() -
         await world.pod(2).disconnect()
         world.pod(2).boot()
         await world.pod(2).connect()
-        assert world.pod(2).state.instance_id == 2
+        assert world.pod(2).state.instance_id == 1
+        assert world.pod(2).state.retired == {2, 3}
         assert world.coordinator.ranks() == {0, 1}
+        assert world.can_serve()
+
+
+async def test_engines_that_started_anew_behind_our_back_are_dead_in_the_instance_that_goes_on() -> None:
+    """Also for a Controller that has not met the pod before: it comes back to its instance, which removes its ranks."""
+    async with World(*TWO_PODS) as world:
+        await world.serve()
+        await world.kill()
+        world.pod(2).boot()
+        for rank in (0, 1):
+            world.engine(rank).status = U
+        await world.restart()
+        await world.until(lambda: world.status().dead_committed == (2, 3) and world.can_serve())
+        assert world.stops == []
 
 
 async def test_an_instance_that_could_not_be_buried_at_once_is_buried_later() -> None:
