@@ -28,7 +28,7 @@ from tests.support.coordinator import FakeCoordinator
 
 ADD, DEL, SET = ServingEvent.ADD, ServingEvent.DEL, ServingEvent.SET
 PAUSE, RESUME = ServingEvent.PAUSE, ServingEvent.RESUME
-TIMEOUT_SEC = 2.0
+TIMEOUT_SEC = 1.0
 PLAIN = TlsConfig()
 
 
