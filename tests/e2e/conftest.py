@@ -6,13 +6,27 @@ import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.cluster import Cluster, Evidence, Shape
+from tests.support.engine import FakeGroup
 from tests.support.etcd import Etcd
+
+
+@asynccontextmanager
+async def in_process(*shapes: Shape) -> AsyncIterator[list[Shape]]:
+    """The shapes with engines of this process, which cost no start and outlive their pods until they are rebuilt."""
+    async with AsyncExitStack() as stack:
+        groups = [await stack.enter_async_context(FakeGroup(shape.dp_size, shape.dialect)) for shape in shapes]
+        yield [
+            replace(shape, group=group, urls=tuple(group.url(rank) for rank in range(shape.dp_size)))
+            for shape, group in zip(shapes, groups, strict=True)
+        ]
+
 
 Start = Callable[..., AbstractAsyncContextManager[tuple[Cluster, Evidence]]]
 FAILED = pytest.StashKey[bool]()

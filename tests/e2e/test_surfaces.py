@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from motor_ft.v1 import common_pb2
-from tests.e2e.conftest import Start
+from tests.e2e.conftest import Start, in_process
 from tests.support.cluster import Cluster, Shape
 from tests.support.cluster.shape import toml
 from tests.support.ports import free_ports
@@ -49,7 +49,7 @@ def detail(error: str) -> bytes:
 
 async def test_buf_curl_lists_the_services_and_reads_an_instance_by_reflection(start: Start) -> None:
     """Reflection is on; errors carry their reason."""
-    async with start(SMALL) as (cluster, _):
+    async with in_process(SMALL) as shapes, start(*shapes) as (cluster, _):
         listed = await buf_curl(cluster, "--list-services")
         assert {"motor_ft.v1.ControllerService", "motor_ft.v1.FaultReportService", "grpc.health.v1.Health"} <= set(
             listed.split()
@@ -65,7 +65,7 @@ async def test_buf_curl_lists_the_services_and_reads_an_instance_by_reflection(s
 
 async def test_rest_status_has_exactly_the_fields_of_the_specification(start: Start) -> None:
     """RFC section 7: all instances, one instance, an unknown one, a bad id."""
-    async with start(SMALL) as (cluster, _):
+    async with in_process(SMALL) as shapes, start(*shapes) as (cluster, _):
         await cluster.start_gateway()
         everything: dict[str, Any] = await cluster.rest("/controller/fault_tolerance/status")
         assert [list(instance) for instance in everything["instances"]] == [RFC_FIELDS]
@@ -80,7 +80,7 @@ async def test_rest_status_has_exactly_the_fields_of_the_specification(start: St
 
 async def test_a_software_fault_over_rest_is_evidence(start: Start) -> None:
     """RFC section 4.4: the report of a registered pod's rank reaches the FaultManager."""
-    async with start(SMALL) as (cluster, _):
+    async with in_process(SMALL) as shapes, start(*shapes) as (cluster, _):
         await cluster.start_gateway()
         body = {
             "pod_ip": "127.0.0.1",
@@ -104,7 +104,7 @@ async def test_a_software_fault_over_rest_is_evidence(start: Start) -> None:
 
 async def test_every_daemon_serves_metrics(start: Start) -> None:
     """Outcomes of RPCs everywhere; phases at the Controller."""
-    async with start(SMALL) as (cluster, _):
+    async with in_process(SMALL) as shapes, start(*shapes) as (cluster, _):
         await cluster.start_gateway()
         ports = [cluster.metrics_port, cluster.gateway_metrics_port, *(http for _, _, http in cluster.pod_ports)]
         await cluster.rest("/controller/fault_tolerance/status")
