@@ -38,6 +38,14 @@ async def rebuilt(cluster: Deployment, old: pb.Instance) -> pb.Instance:
     return new
 
 
+async def renewed(cluster: Deployment, old: pb.Instance) -> pb.Instance:
+    """Rebuilt, with engines of this process, which are started anew for it."""
+    assert cluster.shape.group is not None
+    await reconfiguring(cluster, old)
+    await cluster.shape.group.rebuild()
+    return await rebuilt(cluster, old)
+
+
 async def decided(cluster: Deployment, *texts: str) -> pb.Instance:
     """The last decision says all of this."""
     return await cluster.until(lambda i: all(text in i.last_decision for text in texts), f"decides: {texts}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from motor_ft.v1 import controller_pb2 as pb
 from tests.e2e.checks import completions_work, refreshed, scaled_down
-from tests.e2e.conftest import Start
+from tests.e2e.conftest import Start, in_process
 from tests.support.cluster import SCALED, Cluster, Shape
 from tests.support.waiting import until
 
@@ -32,7 +32,7 @@ async def goes_on(cluster: Cluster, before: pb.Instance) -> None:
 
 async def test_row_06_a_pod_that_still_has_a_rank_is_not_stopped(start: Start) -> None:
     """Also where emptied pods are."""
-    async with start(Shape(fault_tolerance=SCALE_UP)) as (cluster, _):
+    async with in_process(Shape(fault_tolerance=SCALE_UP)) as shapes, start(*shapes) as (cluster, _):
         await cluster.inject("worker_kill", 2)
         await goes_on(cluster, await scaled_down(cluster, [2]))
         assert [pod.stops for pod in cluster.pods] == [[], []]
@@ -40,7 +40,7 @@ async def test_row_06_a_pod_that_still_has_a_rank_is_not_stopped(start: Start) -
 
 async def test_row_07_an_emptied_pod_stays_without_scale_up(start: Start) -> None:
     """No stop; its heartbeats with an empty set are taken, and its NodeManager does not give itself up."""
-    async with start(Shape()) as (cluster, _):
+    async with in_process(Shape()) as shapes, start(*shapes) as (cluster, _):
         emptied = await empty_pod_1(cluster)
         await goes_on(cluster, emptied)
         assert [pod.stops for pod in cluster.pods] == [[], []]
@@ -51,7 +51,7 @@ async def test_row_07_an_emptied_pod_stays_without_scale_up(start: Start) -> Non
 
 async def test_row_08_an_emptied_pod_is_stopped_once_with_scale_up(start: Start) -> None:
     """What is started in its place waits for a new instance; this one goes on without it."""
-    async with start(Shape(fault_tolerance=SCALE_UP)) as (cluster, _):
+    async with in_process(Shape(fault_tolerance=SCALE_UP)) as shapes, start(*shapes) as (cluster, _):
         emptied = await empty_pod_1(cluster)
         await until(lambda: cluster.pods[1].starts == 2, timeout=30)
         waiting = await cluster.until(lambda i: i.instance_id > emptied.instance_id and len(i.pods) == 1, "waits")
@@ -65,7 +65,7 @@ async def test_row_08_a_stop_that_is_lost_changes_nothing_and_is_not_repeated(st
     """The pod cannot be reached any more when the Stop is on its way."""
     slow = {"request_timeout_sec": 4.0, "poll_interval_sec": 0.2, "execution_deadline_sec": 6.0}
     shape = Shape(proxied_pods=(1,), fault_tolerance={**SCALE_UP, "dp_scale_down_config": slow})
-    async with start(shape) as (cluster, _):
+    async with in_process(shape) as shapes, start(*shapes) as (cluster, _):
         await cluster.inject("worker_kill", 2)
         await scaled_down(cluster, [2])
         cluster.proxies[1].delay(1.5, ["up"])

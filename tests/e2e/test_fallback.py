@@ -11,7 +11,7 @@ import pytest
 from aiohttp import ClientSession
 
 from motor_ft.v1 import controller_pb2 as pb
-from tests.e2e.checks import applied_once, commands, completions_work, rebuilt, reconfiguring, scaled_down
+from tests.e2e.checks import applied_once, commands, completions_work, renewed, scaled_down
 from tests.e2e.conftest import Start, in_process
 from tests.support.cluster import SCALED, Cluster, Deployment, Shape
 from tests.support.cluster.shape import CAPABILITY
@@ -25,14 +25,6 @@ async def serving(start: Start, shape: Shape) -> AsyncIterator[tuple[Cluster, pb
     """A cluster with engines of this process, and its instance."""
     async with in_process(shape) as shapes, start(*shapes) as (cluster, _):
         yield cluster, (await cluster.instances())[0]
-
-
-async def renewed(deployment: Deployment, old: pb.Instance) -> None:
-    """Rebuilt, with new engines."""
-    assert deployment.shape.group is not None
-    await reconfiguring(deployment, old)
-    await deployment.shape.group.rebuild()
-    await rebuilt(deployment, old)
 
 
 async def test_row_10_all_unhealthy_and_none_dead_guesses_nothing(start: Start) -> None:
@@ -132,14 +124,10 @@ async def test_row_17_sglang_is_only_read_and_rebuilt(start: Start) -> None:
             await cluster.inject("worker_kill", 1)
             refused = await cluster.until(lambda i: list(i.gate.reason_codes) == ["DIALECT_CLOSED"], "is refused")
             assert not refused.gate.allowed
-            await reconfiguring(cluster, old)
-            await group.rebuild()
-            old = await rebuilt(cluster, old)
+            old = await renewed(cluster, old)
             await completions_work(cluster)
             await cluster.inject("window_expiry", 0)
-            await reconfiguring(cluster, old)
-            await group.rebuild()
-            await rebuilt(cluster, old)
+            await renewed(cluster, old)
             await completions_work(cluster)
             assert await cluster.applies() == []
 

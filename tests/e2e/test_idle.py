@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from tests.e2e.checks import applied_once, completions_work, decided, rebuilt, scaled_down
-from tests.e2e.conftest import Start
+from tests.e2e.checks import applied_once, completions_work, decided, renewed, scaled_down
+from tests.e2e.conftest import Start, in_process
 from tests.support.cluster import SCALED, Shape
 
 
 async def test_row_02_a_rank_that_dies_while_idle_is_waited_for_and_then_the_instance_is_rebuilt(start: Start) -> None:
     """Survivors that stay HEALTHY: no transaction, nothing withdrawn, no apply before the collection is over."""
-    async with start(Shape(pods=((0, 1),))) as (cluster, evidence):
+    async with in_process(Shape(pods=((0, 1),))) as shapes, start(*shapes) as (cluster, evidence):
         await evidence.stop_asking()
         await cluster.inject("idle")
         (old,) = await cluster.instances()
         await cluster.inject("worker_kill", 1)
         await decided(cluster, "wait: ")
-        await rebuilt(cluster, old)
+        await renewed(cluster, old)
         assert await cluster.applies() == []
         states = [state for state in evidence.states if state["instance_id"] == str(old.instance_id)]
         assert {state["phase"] for state in states} == {"PHASE_NORMAL", "PHASE_RECONFIGURING"}
@@ -28,7 +28,8 @@ async def test_row_02_a_rank_that_dies_while_idle_is_waited_for_and_then_the_ins
 
 async def test_row_02_with_idle_probe_one_completion_lets_the_survivors_notice(start: Start) -> None:
     """Then it is the scale-down of any other day: one apply, without the dead rank."""
-    async with start(Shape(fault_tolerance={**SCALED, "idle_probe": True})) as (cluster, evidence):
+    shape = Shape(fault_tolerance={**SCALED, "idle_probe": True})
+    async with in_process(shape) as shapes, start(*shapes) as (cluster, evidence):
         await evidence.stop_asking()
         await cluster.inject("idle")
         await cluster.inject("worker_kill", 1)
