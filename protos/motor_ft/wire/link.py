@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -24,6 +24,7 @@ from motor_ft.wire.tls import ClientTls
 
 WELCOME_SEC = 5.0
 T = TypeVar("T")
+Result = TypeVar("Result")
 Stream = grpc.aio.StreamStreamCall[FaultReportRequest, FaultReportResponse]
 _log = get_logger(__name__)
 
@@ -173,9 +174,10 @@ class ReportLink(ABC, Generic[T]):
             await asyncio.wait((hearing, sending), return_when=asyncio.FIRST_COMPLETED)
             return hearing.result() if hearing.done() else sending.result()
         finally:
-            for task in (hearing, sending):
-                task.cancel()
+            hearing.cancel()
+            sending.cancel()
             await asyncio.gather(hearing, sending, return_exceptions=True)
+            del hearing, sending  # their exception knows this frame; together they would keep the stream, see _within
 
     async def _send(self, stream: Stream) -> str:
         """Heartbeats on time, and everything that the outbox has; ends by raising."""
@@ -201,15 +203,13 @@ class ReportLink(ABC, Generic[T]):
                     await self._wake.wait()
 
     async def _write(self, stream: Stream, message: FaultReportRequest) -> None:
-        async with asyncio.timeout(self._pace.heartbeat_ttl_sec):
-            await stream.write(message)
+        await _within(self._pace.heartbeat_ttl_sec, stream.write(message))
         self._link_metrics.reports.labels(message.WhichOneof("report")).inc()
 
     async def _hear(self, stream: Stream) -> str:
-        """Do what the Controller says; returns the leader that it names. Raises TimeoutError when it is silent."""
+        """Do what the Controller says; returns the leader that it names."""
         while True:
-            async with asyncio.timeout(self._pace.heartbeat_ttl_sec):
-                response = await self._read(stream)
+            response = await _within(self._pace.heartbeat_ttl_sec, self._read(stream))
             if response.HasField("ack"):
                 self._outbox.acknowledged(response.ack.sequence)
                 self._retry.reset()
@@ -242,3 +242,15 @@ class ReportLink(ABC, Generic[T]):
         if not isinstance(response, FaultReportResponse):
             raise FtError(Reason.OUTCOME_UNKNOWN, "the Controller ended the stream")
         return response
+
+
+async def _within(seconds: float, work: Awaitable[Result]) -> Result:
+    """Raises FtError OUTCOME_UNKNOWN when it takes longer.
+
+    A TimeoutError that ends a task knows the task, and so lives on with all that its frames hold, until some garbage
+    collection: a stream among it keeps its connection open at both ends.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            return await work
+    raise FtError(Reason.OUTCOME_UNKNOWN, f"the Controller does not answer for {seconds:g} s")

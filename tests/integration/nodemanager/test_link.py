@@ -1,11 +1,13 @@
 """The FaultReport stream against a Controller that a test drives."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -306,6 +308,26 @@ async def test_a_controller_that_says_nothing_is_left(node: Node, controller: Sc
     async with linking(node, controller.address):
         await controller.linked(heartbeat=0.05, ttl=0.5)
         await controller.linked()
+
+
+async def test_the_connection_to_a_controller_that_was_left_is_closed(
+    node: Node, controller: ScriptedController
+) -> None:
+    """At once, not when garbage happens to be collected: one that hangs now and then would fill up."""
+    port = int(controller.address.rpartition(":")[2])
+
+    def connections() -> int:
+        return sum(each.raddr[1:] == (port,) for each in psutil.Process().net_connections("tcp"))
+
+    gc.disable()
+    try:
+        async with linking(node, controller.address):
+            for _ in range(3):
+                await controller.linked(heartbeat=0.05, ttl=0.5)
+            await controller.linked()
+            await until(lambda: connections() == 1)
+    finally:
+        gc.enable()
 
 
 async def test_a_controller_that_does_not_acknowledge_is_left(node: Node, controller: ScriptedController) -> None:
