@@ -37,8 +37,8 @@ class NodeState:
     """Everything durable.
 
     ``ended`` is the id of the last transaction that was finalized here or whose abort came first, ``committed`` that of
-    the last one that was committed, ``stopped`` the
-    (instance, generation) of the last Stop.
+    the last one that was committed, ``stopped`` the (instance, generation) of the last Stop and ``stopped_starts`` how
+    many engines had been started by then.
     """
 
     fence: Fence = field(default_factory=Fence)
@@ -48,6 +48,7 @@ class NodeState:
     ended: str = ""
     committed: str = ""
     stopped: tuple[int, int] | None = None
+    stopped_starts: int = -1
     retired: frozenset[int] = frozenset()
     applies: Records = ()
     answers: tuple[Answer, ...] = ()
@@ -166,12 +167,13 @@ def abandoned(state: NodeState, command: Command, now: BootTime) -> NodeState:
 
 def stopped(state: NodeState, command: Command) -> NodeState:
     """The pod was told to stop: what is started after it has to become ready anew. Raises what ``admit`` raises."""
-    return replace(state, stopped=_episode(command), ready=False, fence=admit(state, command))
+    fence = admit(state, command)
+    return replace(state, stopped=_episode(command), stopped_starts=state.engine_starts, ready=False, fence=fence)
 
 
 def was_stopped(state: NodeState, command: Command) -> bool:
-    """This is a repeat of the last Stop."""
-    return state.stopped == _episode(command)
+    """This is a repeat of the last Stop, and engines have been started since: a kill may have cut it short."""
+    return state.stopped == _episode(command) and state.engine_starts > state.stopped_starts
 
 
 def relaunch_answer(state: NodeState, command: Command) -> bytes | None:

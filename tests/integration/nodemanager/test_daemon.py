@@ -30,6 +30,7 @@ from tests.integration.nodemanager.controller import Conversation, ScriptedContr
 from tests.integration.nodemanager.gateway import ScriptedGateway, serve
 from tests.integration.nodemanager.node import INSTANCE, SLEEP, command
 from tests.integration.nodemanager.test_guard import refuses
+from tests.integration.nodemanager.test_supervisor import STUBBORN
 from tests.support.cluster.shape import CAPABILITY
 from tests.support.engine.fake_group import FakeGroup
 from tests.support.ports import free_port
@@ -185,6 +186,24 @@ async def test_stop_answers_then_ends_engines_adopted_ones_too(tmp_path: Path, c
             await call(lifecycle.Stop, stop, timeout=10)
             assert await process.wait() == 0
         assert await foreign.wait() == -signal.SIGTERM
+
+
+async def test_a_stop_that_a_sigkill_cut_short_is_carried_out_by_its_repeat(
+    tmp_path: Path, controller: ScriptedController
+) -> None:
+    """Else an adopted engine would go on, taken for stopped, and never be part of another instance."""
+    async with Running(STUBBORN, name="engine") as foreign:
+        await foreign.line("deaf")
+        pod = Pod(tmp_path, controller, engines=[{"rank": 0, "port": 8000, "pid": foreign.pid}], stop_grace_sec=600)
+        stop = node_lifecycle_pb2.StopRequest(header=command_to_header(OP), reason="reconfiguration")
+        async with pod.running() as (process, _), pod.stubs() as (_, lifecycle):
+            await call(lifecycle.Stop, stop, timeout=10)
+            await process.kill()
+        pod.settings["stop_grace_sec"] = 0.1
+        async with pod.running() as (process, _), pod.stubs() as (_, lifecycle):
+            await call(lifecycle.Stop, stop, timeout=10)
+            assert await process.wait() == 0
+        assert await foreign.wait() == -signal.SIGKILL
 
 
 async def test_sigkill_and_restart_forget_nothing_and_send_nothing_again(

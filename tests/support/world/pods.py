@@ -369,7 +369,7 @@ class FakePod:
         """A repeat ends nothing that was started since."""
         if was_stopped(self.state, command):
             return
-        self.state = stopped(self.state, command)
+        self.state = replace(stopped(self.state, command), engine_starts=self.state.engine_starts + 1)
         self.world.stops.append((self.address, command, reason))
         self.world.tasks.spawn(f"keeper {self.uid}", self._end())
 
