@@ -56,6 +56,14 @@ class PodLiveness:
         known = {endpoint.incarnation for endpoint in self.registered if endpoint.rank == rank}
         return not incarnation or incarnation in known or not known - {""}
 
+    @property
+    def present(self) -> Registration:
+        """What it brought, with the engines that it has now."""
+        names = {(end.rank, end.headless): end.incarnation for end in self.registered}
+        ends = self.registration.endpoints
+        renewed = (replace(end, incarnation=names.get((end.rank, end.headless), end.incarnation)) for end in ends)
+        return replace(self.registration, endpoints=tuple(renewed))
+
     def serving(self) -> frozenset[int]:
         """Ranks whose routable endpoint is normal."""
         normal = (key for key, status in self.endpoints.items() if status is EndpointStatus.NORMAL)

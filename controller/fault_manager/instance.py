@@ -115,6 +115,11 @@ class InstanceActor:
         return tuple(pod.registration for pod in self.pods.all.values())
 
     @property
+    def present(self) -> tuple[Registration, ...]:
+        """The same, with the engines that they have now."""
+        return tuple(pod.present for pod in self.pods.all.values())
+
+    @property
     def phase(self) -> Phase:
         """The stored phase; NORMAL while the pods are still coming."""
         return self.runtime.record.phase if self.runtime else Phase.NORMAL
@@ -446,7 +451,7 @@ class InstanceActor:
         """Forget everything. Nobody is admitted to a DELETED instance, also not while the store is at work."""
         self.life.state, self.life.ending = InstanceState.DELETED, why
         if self.ready:
-            await self._stored.bury(self.registrations, self.env.clock.wall())
+            await self._stored.bury(self.present, self.env.clock.wall())
         else:
             await self.env.store.remove(self.instance_id)
         self._gone = True

@@ -251,7 +251,7 @@ class FaultManager:
         pod = actor.pods.all.get(hello.reporter_id) if actor else None
         if actor is None or pod is None:
             return None
-        anew = engines_of([pod.registration]).isdisjoint(engines_of([hello.registration]))
+        anew = engines_of([pod.present]).isdisjoint(engines_of([hello.registration]))
         if anew and actor.life.lets_go(pod) and pod.incarnation_number < hello.incarnation_number:
             return None
         deleted = actor.life.state is InstanceState.DELETED
@@ -389,7 +389,7 @@ class FaultManager:
         self._actors.pop(actor.instance_id, None)
         self._places = {place: other for place, other in self._places.items() if other is not actor}
         if actor.ready:
-            wall, engines = self._env.clock.wall(), engines_of(actor.registrations)
+            wall, engines = self._env.clock.wall(), engines_of(actor.present)
             self._graves.dig(Grave(actor.instance_id, actor.generation, engines, wall))
         self._env.observer.forget(actor.instance_id)
         self._env.publisher.update(actor.instance_id)

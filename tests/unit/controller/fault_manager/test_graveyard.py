@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from controller.core.assembly import identity
+from controller.core.phases import Phase
 from controller.core.reports import Hello
 from controller.core.status import InstanceState
 from controller.fault_manager.graveyard import KEPT, KEPT_SEC, Grave, Graveyard
@@ -13,7 +14,7 @@ from controller.fault_manager.identity import StoredIdentity
 from controller.store.memory import MemoryStore
 from motor_ft.model.errors import FtError, Reason
 from tests.support.world.adapters import Cord, ScriptedStore, Trouble
-from tests.support.world.pods import TWO_PODS, FakePod, U, registration
+from tests.support.world.pods import TWO_PODS, FakePod, H, U, registration
 from tests.support.world.world import SETTINGS, World
 
 pytestmark = pytest.mark.looptime
@@ -90,6 +91,26 @@ async def test_engines_of_a_replaced_instance_are_refused_after_a_failover_and_l
         assert world.stops == []
         assert await world.living() == {2}
         assert world.coordinator.held.keys() == {2}
+
+
+@pytest.mark.parametrize("failover", [False, True])
+async def test_engines_that_were_started_again_in_the_instance_are_of_it_too(failover: bool) -> None:
+    """Behind our back, or by a relaunch that failed: the pod could not be stopped, and comes back with them."""
+    async with World(*TWO_PODS, keeper=False) as world:
+        await world.serve()
+        old = world.pod(1)
+        old.relaunches += 1
+        old.start_engines(H)
+        old.silent = True
+        await old.tell(old.snapshot())
+        await old.disconnect()
+        await world.until(lambda: world.status().phase is Phase.RECONFIGURING, timeout=GONE)
+        for number, ranks in ((3, [0, 1]), (4, [2, 3])):
+            await world.add(registration(number, ranks)).connect()
+        await world.until(lambda: world.status().state is InstanceState.DELETED)
+        if failover:
+            await failed_over(world)
+        assert await refusal(old) is Reason.STALE_INCARNATION
 
 
 async def test_a_pod_of_a_rebuilt_instance_that_has_started_anew_is_not_stopped_again_after_a_failover() -> None:
