@@ -39,6 +39,7 @@ class StoreHealth:
         self._observer = observer
         self._now = now
         self._changed = changed
+        self._doubt = asyncio.Event()
         self.problem = ""
         self.slow = ""
         observer.store(True)
@@ -56,15 +57,22 @@ class StoreHealth:
         self.problem = problem
         self._observer.store(not problem)
         if problem:
+            self._doubt.set()
             _log.error("the store cannot be written; no recovery starts until it can", problem=problem)
         else:
             _log.warning("the store can be written again")
         self._changed()
 
     async def watch(self, store: Store) -> None:
-        """Write something every few seconds, for ever, while this Controller leads."""
+        """Write something every few seconds, and at once after a first failure, for ever, while this Controller leads.
+
+        One member of many that is gone, or one renewal that was late, is told too, and must not hold recoveries back.
+        """
         while True:
-            await asyncio.sleep(PROBE_SEC)
+            self._doubt.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PROBE_SEC):
+                    await self._doubt.wait()
             if not store.leads():
                 continue
             sent = self._now()

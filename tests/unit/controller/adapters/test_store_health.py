@@ -85,6 +85,20 @@ async def test_a_full_disk_is_found_while_nothing_happens_and_so_is_its_end() ->
     ]
 
 
+async def test_one_failure_of_a_store_that_can_be_written_holds_nothing_back() -> None:
+    """A member was lost, say, and another one writes."""
+    disk, observed = Disk(), Observed()
+    await disk.lead()
+    async with watched(disk, observed) as health:
+        disk.told = health.told
+        await asyncio.sleep(PROBE_SEC / 2)
+        health.told("a member is gone")
+        await asyncio.sleep(0.1)
+        assert health.problem == ""
+        await asyncio.sleep(PROBE_SEC - 0.2)
+    assert disk.probes == 1, "the next one is as far away as ever"
+
+
 async def test_a_slow_store_is_told_and_holds_nothing_back() -> None:
     disk, observed = Disk(), Observed()
     await disk.lead()
