@@ -229,7 +229,7 @@ async def test_every_term_has_a_larger_epoch(backend: Backend) -> None:
     first = await backend.open()
     epochs = [0, await first.lead(), await first.lead()]
     epochs.append(await first.lead(above=epochs[-1]))
-    epochs.append(await first.lead(above=5))
+    epochs.append(await first.lead(above=1))
     await first.close()
     second = await backend.open()
     epochs.append(await second.lead())
