@@ -118,8 +118,9 @@ def cleared(known: Correlation, key: FaultKey) -> Correlation:
 
 
 def at_ready(known: Correlation) -> Correlation:
-    """READY: what is there already starts nothing."""
-    return replace(known, baseline=frozenset(known.concerns))
+    """READY: what is there already starts nothing; what asks for nothing yet is new when it becomes graver."""
+    asking = (key for key, each in known.concerns.items() if each.grave or each.transient)
+    return replace(known, baseline=frozenset(asking))
 
 
 def carried_out(known: Correlation, concerns: Iterable[Concern]) -> Correlation:

@@ -1,5 +1,6 @@
 """What is known of every rank, and since when (recovery.md section 2). All times are monotonic seconds."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -182,6 +183,12 @@ def as_baseline(evidence: Evidence, now: float) -> Evidence:
     return _collect(replace(settled, ignored=settled.unhealthy | settled.dead), now)
 
 
+def last_exit(evidence: Evidence) -> float:
+    """When the last of the engines that have ended did so, or was replaced; minus infinity for none."""
+    ends = (slot.first_dead for slot in evidence.ranks.values() if slot.exited and slot.first_dead is not None)
+    return max(ends, default=-math.inf)
+
+
 def survivor_seen_unhealthy(evidence: Evidence, ranks: frozenset[int]) -> dict[int, float]:
     """First U of each rank of ``ranks`` that is U; the engine's recovery window runs from there."""
     times = {rank: evidence.slot(rank).first_unhealthy for rank in ranks & evidence.unhealthy}
@@ -224,7 +231,8 @@ def _first_seen(slot: RankEvidence, status: EngineStatus, since: float) -> RankE
 def _with(evidence: Evidence, rank: int, slot: RankEvidence, now: float) -> Evidence:
     if slot.exited and slot.first_dead is None:
         slot = replace(slot, first_dead=now)
-    return _collect(replace(evidence, ranks={**evidence.ranks, rank: slot}), now)
+    ignored = evidence.ignored - {rank} if slot.exited else evidence.ignored  # of READY no process had ended
+    return _collect(replace(evidence, ranks={**evidence.ranks, rank: slot}, ignored=ignored), now)
 
 
 def _collect(evidence: Evidence, now: float) -> Evidence:

@@ -12,9 +12,9 @@ from functools import partial
 from controller.core import assembly, changes
 from controller.core.changes import Change
 from controller.core.errors import Failure, FailureCode, defect
-from controller.core.evidence import Evidence, as_baseline, on_incarnation, recalled, relaunching
+from controller.core.evidence import Evidence, as_baseline, last_exit, on_incarnation, recalled, relaunching
 from controller.core.history import EventKind
-from controller.core.liveness import serving_complete
+from controller.core.liveness import heard_since, serving_complete
 from controller.core.phases import INTERRUPTED, STABLE, Phase
 from controller.core.ports import Stored
 from controller.core.records import IdentityRecord, RuntimeRecord
@@ -398,10 +398,14 @@ class InstanceActor:
         return min(at for at in times if at > now)
 
     def _assemble(self, now: float) -> None:
-        """Every rank has come, and everything that has come is ready: what fails from now on is a fault."""
-        ttl = self.env.settings.heartbeat_ttl
-        pods = self.pods.all.values()
-        if not assembly.complete(self.registrations) or not all(pod.well(now, ttl) for pod in pods):
+        """Every rank has come, and everything that has come is ready: what fails from now on is a fault.
+
+        What ended before that was replaced, if its pod has said since then that all is well.
+        """
+        ttl, pods = self.env.settings.heartbeat_ttl, self.pods.all
+        if not assembly.complete(self.registrations) or not all(pod.well(now, ttl) for pod in pods.values()):
+            return
+        if not heard_since(pods, last_exit(self.evidence), now, ttl):
             return
         self.evidence = as_baseline(self.evidence, now)
         self.hardware.follow(self.registrations)

@@ -227,13 +227,21 @@ def test_below_l4_nothing_is_asked_for_until_the_level_rises(level: FaultLevel) 
 
 def test_the_baseline_of_ready_asks_for_nothing_until_it_clears_and_returns() -> None:
     """A level that rises leaves it the same fault; an unmappable one is of the baseline too."""
-    low, strange = concern(1, level=FaultLevel.L2), concern(code="1", mapped=False)
-    known = at_ready(Incident().hardware(1, low, strange).known)
+    grave, strange = concern(1, level=FaultLevel.L4), concern(code="1", mapped=False)
+    known = at_ready(Incident().hardware(1, grave, strange).known)
     incident = Incident(known).look(2).hardware(3, concern(1), new=False)
     assert (incident.opened, incident.known.unhandled(ACTIVE)) == (None, ())
     assert incident.hardware(4, concern(2)).opened == 4
     assert incident.over(5, concern(2)).over(6, concern(1)).hardware(7, concern(1)).opened == 7
     assert incident.known.baseline == {strange.fault.key}
+
+
+@pytest.mark.parametrize("level", [FaultLevel.L1, FaultLevel.L2, FaultLevel.L3, FaultLevel.UNKNOWN])
+def test_what_asked_for_nothing_at_ready_is_new_when_it_becomes_grave(level: FaultLevel) -> None:
+    """MindCluster raises levels of what it knows, by frequency and duration."""
+    known = at_ready(Incident().hardware(1, concern(1, level=level)).known)
+    assert known.baseline == set()
+    assert Incident(known).hardware(3, concern(1), new=False).opened == 3
 
 
 def test_a_stored_baseline_holds_for_a_fault_that_may_be_older_than_this_controller() -> None:

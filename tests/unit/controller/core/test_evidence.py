@@ -1,5 +1,6 @@
 """One slot per rank: what counts as U and D, since when, and what takes it back (recovery.md section 2)."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from controller.core.evidence import (
     as_baseline,
     forget,
     is_news,
+    last_exit,
     on_death,
     on_fault,
     on_healthy,
@@ -313,6 +315,15 @@ def test_a_fault_of_the_baseline_that_clears_and_returns_is_new() -> None:
     assert evidence.collecting_since == 22.0
 
 
+def test_a_process_that_ends_is_never_of_the_baseline() -> None:
+    """Nor is an engine that is replaced, whatever its rank was at READY."""
+    evidence = as_baseline(after(unhealthy(1), unhealthy(2)), 20.0)
+    evidence = on_incarnation(on_death(evidence, exited(1), 21.0), 2, "another", 22.0)
+    assert evidence.dead == {1, 2}
+    assert evidence.ignored == set()
+    assert evidence.collecting_since == 21.0
+
+
 def test_a_fault_outside_the_baseline_is_new() -> None:
     evidence = on_fault(as_baseline(after(unhealthy(1)), 20.0), unhealthy(2), 21.0)
     assert evidence.unhealthy == {2}
@@ -321,7 +332,9 @@ def test_a_fault_outside_the_baseline_is_new() -> None:
 def test_processes_that_ended_on_the_way_to_ready_are_no_fault_of_the_engines_that_are_ready() -> None:
     evidence = as_baseline(after(exited(1), healthy(1)), 20.0)
     assert evidence.ignored | evidence.dead == set()
-    assert on_death(evidence, exited(1), 30.0).slot(1).first_dead == 30.0
+    assert last_exit(evidence) == -math.inf
+    again = on_death(evidence, exited(1), 30.0)
+    assert (again.slot(1).first_dead, last_exit(again)) == (30.0, 30.0)
 
 
 # --- properties ---

@@ -236,6 +236,22 @@ async def test_faults_before_ready_are_its_baseline_until_they_clear_and_return(
         await world.until(lambda: world.status().dead_committed == (1,))
 
 
+async def test_an_engine_that_ends_just_before_ready_is_not_forgotten() -> None:
+    """Its pod has not had its next heartbeat when the last pod becomes ready: the instance waits for another engine."""
+    async with World(*TWO_PODS) as world:
+        await world.pod(1).connect()
+        world.pod(1).normal[1] = EndpointStatus.ABNORMAL  # with the next heartbeat
+        await asyncio.sleep(1)
+        await world.pod(1).exit(1)
+        await world.pod(2).connect()
+        await asyncio.sleep(2 * SETTINGS.heartbeat_ttl)
+        assert await world.living() == set()
+        world.pod(1).boot()
+        await world.pod(1).connect()
+        await world.until(world.can_serve)
+        assert world.controller.started == []
+
+
 async def test_a_fault_while_ready_is_written_is_no_baseline() -> None:
     """What READY knew is what is stored: a death that comes meanwhile is not lost."""
     async with World(*TWO_PODS) as world:
