@@ -151,7 +151,7 @@ class InstanceActor:
         self.hardware.restore(identity)
         self.recovery.paused = identity.paused
         self.hardware.follow(self.registrations)
-        self.life.restored(now, dissolved=identity.dissolved)
+        self.life.restored(now, isolated=identity.isolated, dissolved=identity.dissolved)
         self.isolation.restored(identity, now)
         phase = runtime.record.phase
         self.runtime.show(withdrawn=phase not in STABLE)
@@ -263,7 +263,8 @@ class InstanceActor:
     def in_service(self) -> bool:
         """It serves, and nothing is being done about it."""
         idle = self.phase in STABLE and not self.recovery.held and self.recovery.due is None
-        return self.life.state is InstanceState.ACTIVE and idle and not (self.superseded or self.life.dissolved)
+        away = self.superseded or self.life.dissolved or self.isolation.held
+        return self.life.state is InstanceState.ACTIVE and idle and not away
 
     @property
     def lasts(self) -> bool:

@@ -31,14 +31,14 @@ class Life:
         self._obeyed = False
         self.ending = ""
 
-    def restored(self, now: float, *, dissolved: bool) -> None:
+    def restored(self, now: float, *, isolated: bool, dissolved: bool) -> None:
         """The Controller has started again: INACTIVE until the pods are heard, and nobody is missed before the TTL.
 
-        Until then the instance may well have been ACTIVE.
+        Until then the instance may well have been ACTIVE, unless it was isolated: the hardware has been judged then.
         """
         self.state = InstanceState.INACTIVE
         self.hold_until = now + self._settings.heartbeat_ttl
-        self.service = Service(left_at=self.hold_until)
+        self.service = Service() if isolated else Service(left_at=self.hold_until)
         if dissolved:
             self.told(now, obeyed=True)
 

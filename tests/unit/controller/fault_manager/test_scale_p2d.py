@@ -9,10 +9,11 @@ from functools import partial
 import pytest
 
 from controller.core.phases import Phase
-from motor_ft.model.hardware import FaultLevel, HardwareFault
-from motor_ft.model.topology import Registration, Role
+from controller.fault_manager.environment import Settings
+from motor_ft.model.hardware import FaultLevel, HardwareFault, SourceState
+from motor_ft.model.topology import EndpointStatus, Registration, Role
 from tests.support.world.adapters import Trouble
-from tests.support.world.hardware import FakeAdapter, card, with_cards
+from tests.support.world.hardware import SOURCE, WORKING, FakeAdapter, card, with_cards
 from tests.support.world.pods import D, registration
 from tests.support.world.world import SETTINGS, World
 
@@ -37,10 +38,10 @@ def prefill(number: int, model: str = "model") -> Registration:
 
 @asynccontextmanager
 async def serving(
-    *pods: Registration, faults: Sequence[HardwareFault] = ()
+    *pods: Registration, faults: Sequence[HardwareFault] = (), settings: Settings = OFF
 ) -> AsyncIterator[tuple[World, FakeAdapter]]:
     """Instance N is that of pod N; these faults were there before."""
-    async with World(*pods, settings=OFF) as world:
+    async with World(*pods, settings=settings) as world:
         adapter = FakeAdapter(world)
         await adapter.connect(*faults)
         for number in range(1, len(pods) + 1):
@@ -114,6 +115,20 @@ async def test_a_prefill_instance_that_has_troubles_of_its_own_is_neither_taken_
         assert {instance for instance, _ in stopped(world)} == {1}
 
 
+async def test_a_prefill_instance_that_a_former_controller_isolated_does_not_count() -> None:
+    """As long as nobody says that its hardware is well; the one that serves would be the last."""
+    async with serving(decode(1), prefill(2), prefill(3)) as (world, adapter):
+        await adapter.tell(card(0, 2))
+        await world.until(lambda: world.coordinator.ranks(2) == set())
+        await world.kill()
+        await world.restart()
+        lost = SourceState(SOURCE, "node-2", "not watched any more")
+        await FakeAdapter(world).connect(card(0, 1), sources=[WORKING, lost])
+        await world.until(lambda: world.stops, timeout=2 * WAIT)
+        await asyncio.sleep(WAIT)
+        assert {instance for instance, _ in stopped(world)} == {1}
+
+
 async def test_a_prefill_instance_that_nobody_reaches_does_not_hold_up_the_rebuilding() -> None:
     async with serving(decode(1), prefill(2), prefill(3)) as (world, adapter):
         world.pod(3).silent = True
@@ -132,6 +147,20 @@ async def test_a_controller_that_ends_while_it_waits_begins_anew() -> None:
         await FakeAdapter(world).connect()
         await world.until(lambda: world.can_serve(1))
         assert world.stops == []
+
+
+async def test_with_scale_down_a_failover_makes_no_other_case_of_an_instance_that_is_long_inactive() -> None:
+    """Its engines were not waited for, and are not by the next Controller; nor is it published meanwhile."""
+    async with serving(decode(1), prefill(2), prefill(3), settings=SETTINGS) as (world, adapter):
+        world.pod(1).normal[0] = EndpointStatus.ABNORMAL
+        await asyncio.sleep(SETTINGS.heartbeat_ttl + SETTINGS.correlation_window)
+        await adapter.tell(card(0, 1))
+        await world.until(lambda: world.controller.started == ["scale_p2d"])
+        await world.kill()
+        await world.restart()
+        await FakeAdapter(world).connect(card(0, 1))
+        await world.until(lambda: world.controller.started == ["scale_p2d"])
+        assert world.coordinator.ranks(1) == set()
 
 
 async def test_a_controller_that_ends_after_it_took_a_prefill_instance_takes_no_other() -> None:
