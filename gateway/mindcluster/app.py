@@ -58,7 +58,12 @@ async def _start(config: MindClusterDaemonConfig, tasks: Tasks, stack: AsyncExit
     cards_elsewhere = Source.CM_DEVICE in sources
     if config.clusterd:
         sources += [Source.CLUSTERD_QUERY, Source.CLUSTERD_STREAM]
-    board = Board(sources, debounce_codes=config.debounce_codes, debounce_sec=config.debounce_sec)
+    board = Board(
+        sources,
+        debounce_codes=config.debounce_codes,
+        debounce_sec=config.debounce_sec,
+        node_selector=config.kubernetes.node_selector if config.kubernetes else "",
+    )
     feed = Feed(board, _times, metrics)
     link = HardwareLink(
         config.controllers, feed, identity, metrics, now=time.monotonic, rng=random.random, tls=config.tls.client()

@@ -44,11 +44,17 @@ class _Shown(NamedTuple):
 class Board:
     """State of all ``sources``, none of which is believed before it has said that it works.
 
-    Faults with one of ``debounce_codes`` count as L6 only after ``debounce_sec`` at that level, as L1 before.
+    Faults with one of ``debounce_codes`` count as L6 only after ``debounce_sec`` at that level, as L1 before. Nodes are
+    read where ``node_selector`` says: it is part of the source's name, so that no adapter of other nodes stands in.
     """
 
     def __init__(
-        self, sources: Iterable[Source], *, debounce_codes: Iterable[str] = (), debounce_sec: float = 0.0
+        self,
+        sources: Iterable[Source],
+        *,
+        debounce_codes: Iterable[str] = (),
+        debounce_sec: float = 0.0,
+        node_selector: str = "",
     ) -> None:
         self._broken: dict[Source, str] = dict.fromkeys(sources, "has not answered yet")
         self._slots: dict[Place, Slot] = {}
@@ -57,6 +63,9 @@ class Board:
         self._nodes: dict[str, _Node] = {}
         self._debounce_codes = frozenset(map(canonical_code, debounce_codes))
         self._debounce_sec = debounce_sec
+        self._names = {source: source.value for source in Source}
+        if node_selector:
+            self._names[Source.NODE_READY] += f"[{node_selector}]"
 
     def take(self, place: Place, reading: Reading, now: Times) -> None:
         """A reading of a place has arrived."""
@@ -114,9 +123,9 @@ class Board:
 
     def states(self, now: Times) -> tuple[SourceState, ...]:
         """Each source as a whole, and every place of one that works and is not to be believed."""
-        whole = [SourceState(source.value, "", problem) for source, problem in self._broken.items()]
+        whole = [SourceState(self._names[source], "", problem) for source, problem in self._broken.items()]
         places = [
-            SourceState(place.source.value, place.node or place.part, problem)
+            SourceState(self._names[place.source], place.node or place.part, problem)
             for place, slot in self._slots.items()
             if not self._broken.get(_watch(place)) and (problem := slot.problem or self._doubt(place, slot, now))
         ]
@@ -174,7 +183,7 @@ class Board:
             unit=chosen.unit,
             port=chosen.port,
             node_ip=chosen.node_ip or self._nodes.get(chosen.node, _Node()).address or next(_addresses(live), ""),
-            sources=tuple(sorted({each.place.source.value for each in live})),
+            sources=tuple(sorted({self._names[each.place.source] for each in live})),
             stale=not is_live,
             detail=chosen.detail,
             first_seen=min(each.kept.first_seen for each in seen),

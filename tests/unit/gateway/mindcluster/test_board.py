@@ -316,3 +316,12 @@ def test_a_fault_that_no_report_could_carry_is_left_out_and_said_to_be(bad: Obse
     assert {fault.fault_code for fault in made.faults(at(1)).values()} == {"80E18402", "other"}
     (state,) = (state for state in made.states(at(1)) if state.node)
     assert state.problem.startswith("left out: 1 faults")
+
+
+def test_an_adapter_of_other_nodes_does_not_read_the_same_source() -> None:
+    """Else it would stand in for one that is gone, and clear the faults of nodes that it does not see."""
+    made = board(Source.NODE_READY, node_selector="pool=a")
+    made.take(NODE, reading(card(npu_name="")), at(0))
+    assert only(made).sources == ("node-ready[pool=a]",)
+    made.lost(NODE, "not there any more")
+    assert {state.source for state in made.states(at(0))} == {"node-ready[pool=a]"}
