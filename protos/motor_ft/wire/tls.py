@@ -64,10 +64,10 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         try:
             context.load_verify_locations(self.ca_file)
             if self.cert_file:
-                context.load_cert_chain(self.cert_file, self.key_file)
+                context.load_cert_chain(self.cert_file, self.key_file, password="")  # else it asks the terminal for one
         except ssl.SSLError as error:
             named = ", ".join(filter(None, (self.ca_file, self.cert_file, self.key_file)))
-            raise ConfigError(f"tls: {named} cannot be used together: {error}") from error
+            raise ConfigError(f"tls: {named} cannot be used together, or the key has a password: {error}") from error
         return ca, key, cert
 
 

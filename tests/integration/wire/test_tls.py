@@ -4,6 +4,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from structlog.testing import capture_logs
 
 from motor_ft.model.errors import FtError, Reason
@@ -98,8 +104,13 @@ def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_path: Pat
             msgspec.structs.replace(server, **{key: str(missing)}).server()
         with pytest.raises(ConfigError, match=r"tls: .*garbage\.pem.* cannot be used together"):
             msgspec.structs.replace(server, **{key: str(garbage)}).client()
-    with pytest.raises(ConfigError, match=r"cannot be used together: .*MISMATCH"):
+    with pytest.raises(ConfigError, match=r"cannot be used together.*MISMATCH"):
         msgspec.structs.replace(server, key_file=authority.tls("other").key_file).server()
+    private = load_pem_private_key(Path(server.key_file).read_bytes(), None)
+    locked = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    Path(server.key_file).write_bytes(locked)
+    with pytest.raises(ConfigError, match="or the key has a password"):
+        server.server()
 
 
 @pytest.mark.parametrize(
