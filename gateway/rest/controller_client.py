@@ -131,7 +131,8 @@ class ControllerClient:
                 peer = self._peers[address] = _Peer(address, self._tls)
             try:
                 if not await connected(peer.channel):
-                    raise FtError(Reason.CONTROLLER_UNREACHABLE, "cannot be connected to")
+                    how = "in plain text" if self._tls is None else "over TLS"
+                    raise FtError(Reason.CONTROLLER_UNREACHABLE, f"cannot be connected to {how}")
                 answer = await call(method(peer), request, timeout=self._timeout)
             except FtError as error:
                 unanswered = error.reason in {Reason.CONTROLLER_UNREACHABLE, Reason.OUTCOME_UNKNOWN}
