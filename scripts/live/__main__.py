@@ -187,7 +187,7 @@ async def main(options: Options) -> int:
     except asyncio.CancelledError:
         console.print("ended before everything had started")
         return 1
-    except (ProcessError, TimeoutError) as error:
+    except (ProcessError, TimeoutError, aiohttp.ClientError) as error:  # the last: something was ended by hand
         problem = str(error).partition("; last seen: ")[0]  # which is for tests: the logs tell more, and more briefly
         console.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
         console.print(f"logs are in {options.folder}", soft_wrap=True)
