@@ -66,6 +66,8 @@ def _values(schema: type[msgspec.Struct], path: str) -> Sequence[object]:
     """What the enum or the literal at ``path`` allows."""
     node = inspect.type_info(schema)
     for key in re.findall(r"[^.\[\]]+", path):
+        if isinstance(node, inspect.UnionType):  # a section that may be left out
+            node = node.types[0]
         if isinstance(node, inspect.StructType):
             node = next(field.type for field in node.fields if field.encode_name == key)
         elif isinstance(node, inspect.CollectionType):

@@ -20,12 +20,17 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check(self.engine_sec < self.request_sec, "engine_sec", f"{self.engine_sec} is not below {self.request_sec}")
 
 
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    kinds: tuple[Literal["a", "b"], ...] = ()
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     timeouts: Timeouts = Timeouts()
     ports: list[int] = []
     kinds: tuple[Literal["a", "b"], ...] = ()
     role: Role = Role.UNION
+    section: Section | None = None
 
     def __post_init__(self) -> None:
         check(self.name != "bad", "name", "is bad")
@@ -58,6 +63,7 @@ def test_toml_and_json_read_the_same(tmp_path: Path, name: str, text: str) -> No
         ('{"name":"x","timeouts":{"engine_sec":6}}', "timeouts.engine_sec: 6.0 is not below 5.0"),
         ('{"name":"bad"}', "name: is bad"),
         ('{"name":"x","kinds":["a","c"]}', "kinds[1]: invalid enum value 'c', must be one of 'a', 'b'"),
+        ('{"name":"x","section":{"kinds":["c"]}}', "section.kinds[0]: invalid enum value 'c', must be one of 'a', 'b'"),
         ('{"name":"x","role":"r"}', f"role: invalid enum value 'r', must be one of {ROLES}"),
         ("[]", "Expected `object`, got `array`"),
     ],
