@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         "mindcluster": "report the hardware faults of an Ascend cluster to the Controller",
     }.items():
         daemon = daemons.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        add_version(daemon)
         daemon.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration, .toml or .json")
         daemon.add_argument("--check-config", action="store_true", help="read the configuration and end")
     return parser

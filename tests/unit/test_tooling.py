@@ -99,8 +99,8 @@ def test_a_script_says_its_version_without_setting_anything_up(name: str) -> Non
     assert done.stdout == f"{name} {version('motor-ft')}\n"
 
 
-@pytest.mark.parametrize("package", ["controller", "nodemanager", "gateway"])
-def test_a_daemon_says_its_version(package: str) -> None:
-    command = [sys.executable, "-m", package, "--version"]
+@pytest.mark.parametrize("daemon", ["controller", "nodemanager", "gateway", "gateway rest"])
+def test_a_daemon_says_its_version(daemon: str) -> None:
+    command = [sys.executable, "-m", *daemon.split(), "--version"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout == f"motor-{package} {version('motor-ft')}\n"
+    assert done.stdout == f"motor-{daemon} {version('motor-ft')}\n"
