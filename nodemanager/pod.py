@@ -1,7 +1,7 @@
 """The ranks of this pod: what is known of them now, and who learns of changes."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -29,14 +29,20 @@ Report = EngineReport | DeathReport | SnapshotMark
 
 
 class Readings:
-    """What one WatchStatus call has yet to send. A watcher that falls too far behind is cut, never skipped."""
+    """What one WatchStatus call has yet to send of its ranks.
 
-    def __init__(self) -> None:
+    A watcher that falls too far behind is cut, never skipped.
+    """
+
+    def __init__(self, ranks: Collection[int]) -> None:
+        self._ranks = ranks
         self._queue: asyncio.Queue[EngineObservation] = asyncio.Queue(MAX_WAITING_READINGS)
         self._cut = False
 
     def put(self, reading: EngineObservation) -> None:
-        """Queue a reading; a full queue cuts the watcher."""
+        """Queue a reading of a rank that is watched; a full queue cuts the watcher."""
+        if reading.rank not in self._ranks:
+            return
         try:
             self._queue.put_nowait(reading)
         except asyncio.QueueFull:
@@ -168,9 +174,9 @@ class Pod:
             self.retarget.set()
 
     @contextmanager
-    def watch(self) -> Iterator[Readings]:
-        """Every reading from now on, while the context is open."""
-        readings = Readings()
+    def watch(self, ranks: Collection[int]) -> Iterator[Readings]:
+        """Every reading of these ranks from now on, while the context is open."""
+        readings = Readings(ranks)
         self._watchers.add(readings)
         try:
             yield readings

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.v1 import fault_report_pb2
@@ -47,24 +48,23 @@ class Outbox:
 
         Raises OVERLOADED when too many have waited, and what ends the stream.
         """
-        while True:
-            if self.cut:
-                text = f"{self._limit} messages wait on this stream: read faster, or connect again"
-                raise FtError(Reason.OVERLOADED, text)
-            if self._messages:
-                return self._messages.popleft()
-            if self._processed > self._acknowledged:
-                return self._ack()
-            if self._end is not None:
-                raise self._end
-            if self._closed:
-                return None
-            self._changed.clear()
-            try:
-                async with asyncio.timeout(progress_sec):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(progress_sec):  # of silence: what is taken in and not answered is no progress
+                while True:
+                    if self.cut:
+                        text = f"{self._limit} messages wait on this stream: read faster, or connect again"
+                        raise FtError(Reason.OVERLOADED, text)
+                    if self._messages:
+                        return self._messages.popleft()
+                    if self._processed > self._acknowledged:
+                        return self._ack()
+                    if self._end is not None:
+                        raise self._end
+                    if self._closed:
+                        return None
+                    self._changed.clear()
                     await self._changed.wait()
-            except TimeoutError:
-                return self._ack()
+        return self._ack()
 
     def _ack(self) -> FaultReportResponse:
         self._acknowledged = self._processed

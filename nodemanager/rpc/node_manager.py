@@ -76,7 +76,7 @@ class NodeManagerServicer(node_manager_pb2_grpc.NodeManagerServiceServicer):
         """Stream readings: every asked rank once, then later ones; the fence is checked for each message."""
         command = command_from_header(request.header)
         ranks = ranks_from_pb(request.dp_ranks, "dp_ranks", empty=False)
-        with self._pod.watch() as later:
+        with self._pod.watch(ranks) as later:
             snapshot = await self._service.status(ranks)
             for reading in snapshot:
                 yield _reading(reading)
@@ -86,7 +86,7 @@ class NodeManagerServicer(node_manager_pb2_grpc.NodeManagerServiceServicer):
                 self._ledger.fence(command)
                 if next_reading is None:
                     yield node_manager_pb2.WatchStatusResponse(snapshot_complete=True)
-                elif next_reading.rank in ranks and not _older(next_reading, snapshot):
+                elif not _older(next_reading, snapshot):
                     yield _reading(next_reading)
 
     async def Probe(self, request: node_manager_pb2.ProbeRequest, context: Context) -> node_manager_pb2.ProbeResponse:

@@ -29,12 +29,23 @@ async def test_a_retired_rank_that_answers_healthy_is_an_event_and_nothing_else(
 
 
 async def test_a_watcher_that_is_too_slow_is_cut_never_skipped(node: Node) -> None:
-    with node.pod.watch() as slow:
+    with node.pod.watch([0]) as slow:
         for _ in range(MAX_WAITING_READINGS + 1):
             node.pod.observe(*reading(node, 0, EngineStatus.HEALTHY))
         with pytest.raises(FtError) as caught:
             await slow.get(0.0)
     assert caught.value.reason is Reason.OVERLOADED
+
+
+async def test_readings_of_other_ranks_do_not_hold_up_the_progress_of_a_watch(node: Node) -> None:
+    """They never wake it: who hears nothing for too long takes the NodeManager for frozen."""
+    with node.pod.watch([0]) as watch:
+        for _ in range(MAX_WAITING_READINGS + 1):
+            node.pod.observe(*reading(node, 1, EngineStatus.HEALTHY))
+        node.pod.observe(*reading(node, 0, EngineStatus.HEALTHY))
+        first = await watch.get(0.0)
+    assert first is not None
+    assert first.rank == 0
 
 
 class Judged:
