@@ -62,5 +62,5 @@ def _boot_time(clock: int) -> float:
 
 if __name__ == "__main__":
     vars(recoveries).update(DpScaleDownStrategy=MortalScaleDown, InstanceReconfiguration=MortalReconfiguration)
-    vars(app).update(time=SimpleNamespace(clock_gettime=_boot_time, CLOCK_BOOTTIME=time.CLOCK_BOOTTIME))
+    vars(app).update(time=SimpleNamespace(**{**vars(time), "clock_gettime": _boot_time}))
     sys.exit(main())
