@@ -109,7 +109,7 @@ class Oracle:
     def _wrong(self, job: int) -> str:
         mine = [key for key in self.facts.identities if self.facts.job_of(key) == job]
         if not mine:
-            return f"job {job} has no instance"
+            return self._never_ready(job)
         newest = max(mine)
         status = self.world.status(newest)
         if status is not None and status.automation_stopped:
@@ -125,6 +125,14 @@ class Oracle:
         if sick := [rank for rank in sorted(ranks) if not healthy(seats[rank])]:
             return f"job {job}: ranks {sick} serve and are not healthy ({record.phase})"
         return ""
+
+    def _never_ready(self, job: int) -> str:
+        """An engine that ends before READY is nobody's to restart where its pod may not end itself."""
+        seats = self.world.fleets[job].seats
+        if not self.world.scenario.jobs[job].suicide and not all(map(healthy, seats.values())):
+            self.facts.counts["never ready"] += 1
+            return ""
+        return f"job {job} has no instance"
 
     def left_over(self, processes: list[Process]) -> None:
         """Nothing may run after the end."""
