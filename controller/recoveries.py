@@ -30,7 +30,6 @@ def recoveries(
     recorder: Recorder,
 ) -> dict[Action, Builder]:
     """Every strategy that is switched on; what is missing here is never decided for."""
-    times = _reconfiguration_times(settings)
 
     def transaction(kind: type[TransactionStrategy]) -> Builder:
         return lambda case: kind(
@@ -49,7 +48,7 @@ def recoveries(
             request_id=case.spec.request_id,
             addresses=[pod.node_manager_address for pod in case.spec.pods],
             reason=case.reason,
-            times=times,
+            times=_reconfiguration_times(settings),
             replaced=case.replaced,
             epoch=epoch,
             nodes=nodes,
@@ -60,8 +59,7 @@ def recoveries(
         )
 
     def partial_loss(case: Case) -> Strategy:
-        generation = case.runtime.record.generation
-        command = Command(case.spec.instance_id, case.spec.request_id, epoch(), generation)
+        command = Command(case.spec.instance_id, case.spec.request_id, epoch(), case.runtime.record.generation)
         return PartialLoss(command, case.dissolve, case.reason, nodes, retry_interval=settings.limits.poll_interval)
 
     def engine_relaunch(case: Case) -> Strategy:
@@ -80,7 +78,7 @@ def recoveries(
     def scale_p2d(case: Case) -> Strategy:
         return ScaleP2D(
             case.spec.instance_id,
-            times=ScaleP2DTimes(settings.limits.request_timeout, settings.scale_p2d_wait, times.give_up),
+            times=ScaleP2DTimes(settings.limits.request_timeout, settings.scale_p2d_wait, _give_up(settings)),
             recovered=case.recovered,
             spare=case.spare,
             rebuild=partial(instance_reconfiguration, case),
@@ -119,9 +117,14 @@ def _reconfiguration_times(settings: Settings) -> ReconfigurationTimes:
     return ReconfigurationTimes(
         request_timeout=settings.limits.request_timeout,
         retry_interval=settings.limits.poll_interval,
-        give_up=settings.heartbeat_ttl + settings.limits.lease,
+        give_up=_give_up(settings),
         assemble_timeout=settings.assemble_timeout,
     )
+
+
+def _give_up(settings: Settings) -> float:
+    """By then a pod that nobody reaches is missed, and what it may have been guarded for is over."""
+    return settings.heartbeat_ttl + settings.limits.lease
 
 
 def _relaunch_times(settings: Settings) -> RelaunchTimes:
