@@ -11,7 +11,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from controller.clock import SystemClock, watch
+from controller.clock import SystemClock, WallClock
 from controller.config import ControllerConfig
 from controller.coordinator.grpc import GrpcCoordinator
 from controller.coordinator.http import HttpCoordinator
@@ -76,7 +76,8 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         stack.push_async_callback(nodes.close)
         publisher = _publisher(config, metrics, end)
         stack.push_async_callback(publisher.close)
-        degraded = partial(_degraded, health, publisher)
+        wall = WallClock(clock, metrics.clock_step, lambda: manager.look_again())  # noqa: PLW0108 - it comes later
+        degraded = partial(_degraded, health, publisher, wall)
         board = Board()
         strategies = recoveries(
             settings,
@@ -107,7 +108,7 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         )
         tasks = Tasks("controller")
         stack.push_async_callback(tasks.close)
-        tasks.spawn("clock", watch(clock, metrics.clock_step))
+        tasks.spawn("clock", wall.watch())
         tasks.spawn("store", health.watch(store))
         metrics.standing(lambda: manager.refusal() is None)
         http = MetricsServer(config.metrics_listen, registry, lambda: str(manager.refusal() or ""), degraded)
@@ -131,9 +132,9 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         raise failures[0]
 
 
-def _degraded(health: StoreHealth, publisher: ServingPusher) -> tuple[str, ...]:
-    """What every instance needs and does not work now."""
-    return *health.degraded, *publisher.problems
+def _degraded(health: StoreHealth, publisher: ServingPusher, wall: WallClock) -> tuple[str, ...]:
+    """What every instance needs and does not work now, or a person should know."""
+    return *health.degraded, *publisher.problems, *wall.degraded
 
 
 async def _step_down(manager: FaultManager, reports: FaultReportServicer, *, drain: bool) -> None:
