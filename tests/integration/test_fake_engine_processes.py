@@ -125,7 +125,8 @@ async def test_an_engine_restarted_alone_waits_for_the_rest_unless_told_otherwis
     for rank in (0, 1):
         await cluster.engines[rank].stop()
         await cluster.launch(rank)
-    await cluster.engines[1].line("READY")
+    for rank in (0, 1):
+        await cluster.engines[rank].line("READY")
     await cluster.all("healthy", 0, 1, 2)
 
 
