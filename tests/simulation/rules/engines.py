@@ -40,7 +40,7 @@ class EngineRules:
                     self._unrecovered.pop(pid, None)
                 if gone(seat):
                     self._gone.add(pid)
-                elif pid in self._gone:
+                elif pid in self._gone or pid not in self._alive_since:
                     self._gone.discard(pid)
                     self._alive_since[pid] = self.facts.now
 
@@ -58,8 +58,9 @@ class EngineRules:
         if (before := self._unrecovered.get(pid, request_id)) != request_id:
             self._break("no second attempt", f"{me} is told {request_id} and has not recovered since {before}")
         self._unrecovered[pid] = request_id
-        if seat.rank is not None and seat.rank.status in (Status.HEALTHY, Status.DIAGNOSING) and not gone(seat):
-            self._break("apply only to U", f"{me} is {seat.rank.status}")
+        works = seat.rank is not None and seat.rank.status in (Status.HEALTHY, Status.DIAGNOSING) and not gone(seat)
+        if works and not self._unseen(seat, request_id):
+            self._break("apply only to U", f"{me} works")
         if order["instruction"] == "scale_down":
             self._removal(seat, request_id, order["params"])
         if not self.facts.world.scenario.config.scale_down:
@@ -70,6 +71,12 @@ class EngineRules:
     def recovered(self, seat: Seat) -> bool:
         """It has become healthy since it was told something."""
         return seat.engine.root.pid not in self._unrecovered
+
+    def _unseen(self, seat: Seat, request_id: str) -> bool:
+        """It took the place of another since that was asked, and nobody watches its process; it refuses by itself."""
+        asked_at = self.facts.asked_at.get((request_id, seat.engine.rank), self.facts.now)
+        unwatched = self.facts.world.scenario.jobs[seat.engine.job].mode == "endpoint"
+        return unwatched and self._alive_since[seat.engine.root.pid] > asked_at
 
     def _removal(self, seat: Seat, request_id: str, params: dict[str, Any]) -> None:
         me = str(seat)
