@@ -18,6 +18,7 @@ from nodemanager.core.state import NodeState
 RECORD_VERSION = b"1"
 COMPACT_BYTES = 1024 * 1024
 PROVE_SEC = 10.0
+RETRY_SEC = 1.0
 
 
 class Journal:
@@ -63,6 +64,15 @@ class Journal:
         the state is the old one then. A caller that is cancelled does not stop a write.
         """
         return await asyncio.shield(asyncio.create_task(self._update(change), name="journal/update"))
+
+    async def insist(self, change: Callable[[NodeState], NodeState]) -> None:
+        """As ``update``, for what no caller could try again: until the disk takes it. It must not raise FtError."""
+        while True:
+            try:
+                await self.update(change)
+                return
+            except FtError:  # told
+                await asyncio.sleep(RETRY_SEC)
 
     async def prove(self) -> None:
         """Write the state again every few seconds, for ever, so that a full disk is known before a command comes."""

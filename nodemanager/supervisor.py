@@ -142,7 +142,7 @@ class Supervisor:
     async def _begin_all(self) -> None:
         known = self._journal.state.engines
         present = {spec.rank: self._begin(spec, known.get(spec.rank)) for spec in self._specs}
-        await self._journal.update(lambda state: _begun(state, present, self._new_id))
+        await self._journal.insist(lambda state: _begun(state, present, self._new_id))
         for root in self._roots.values():
             root.watch()
 

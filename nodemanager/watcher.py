@@ -77,7 +77,7 @@ class Watcher:
                     self._awaited[target.rank] = reading.detail or f"is {reading.status.name}"
             if len(healthy) < len(self._pod.targets()):
                 await asyncio.sleep(self._pod.settings.poll_interval_sec)
-        await self._journal.update(lambda state: replace(state, ready=True))
+        await self._journal.insist(lambda state: replace(state, ready=True))
         _log.info("ready")
         self._pod.changed()
 

@@ -20,6 +20,7 @@ from nodemanager.core.health import DeathReport
 from nodemanager.core.state import EngineProcess
 from nodemanager.journal import Journal
 from nodemanager.supervisor import EngineSpec, Supervisor
+from tests.support.disk import full_disk
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
 STUBBORN = (
@@ -138,6 +139,20 @@ async def test_a_killed_engine_is_reported_once(bench: Bench) -> None:
     assert "SIGKILL" in (await bench.death()).detail
     await bench.stop()
     assert len(bench.deaths) == 1
+
+
+async def test_a_full_disk_delays_a_relaunch_and_ends_nothing(bench: Bench) -> None:
+    """New engines run already when their incarnations cannot be written down; nobody could order them again."""
+    supervisor, before = await bench.start(EngineSpec(0, SLEEP)), bench.incarnation()
+    assert bench.journal is not None
+    with full_disk((bench.directory / "journal").stat().st_size):
+        relaunch = asyncio.create_task(supervisor.restart())
+        await until(lambda: bench.journal and bench.journal.problem)
+        assert (relaunch.done(), bench.incarnation()) == (False, before)
+    await relaunch
+    assert bench.incarnation() != before
+    assert psutil.pid_exists(bench.pid())
+    assert bench.deaths == []
 
 
 async def test_output_goes_to_a_log_file_of_the_rank(bench: Bench) -> None:

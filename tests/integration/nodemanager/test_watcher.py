@@ -10,16 +10,17 @@ from motor_ft.model.topology import EndpointStatus
 from motor_ft.v1 import common_pb2
 from tests.integration.nodemanager.gateway import UNHEALTHY, UNKNOWN, ScriptedGateway
 from tests.integration.nodemanager.node import Node
+from tests.support.disk import full_disk
 from tests.support.waiting import until
 
 UNREACHABLE = common_pb2.OBSERVATION_PROBLEM_UNREACHABLE
 
 
 @asynccontextmanager
-async def watching(node: Node) -> AsyncIterator[None]:
+async def watching(node: Node) -> AsyncIterator[asyncio.Task[None]]:
     task = asyncio.create_task(node.watcher.run())
     try:
-        yield
+        yield task
     finally:
         task.cancel()
         await asyncio.wait([task])
@@ -44,6 +45,14 @@ async def test_polling_does_not_start_before_every_engine_was_healthy_once(
         await until(lambda: gateway.watches)
         assert node.state.ready
         assert node.watcher.unready == ""
+
+
+async def test_a_full_disk_delays_readiness_and_ends_nothing(node: Node, gateway: ScriptedGateway) -> None:
+    async with watching(node) as task:
+        with full_disk((node.directory / "journal").stat().st_size):
+            await until(lambda: node.journal.problem)
+            assert (node.state.ready, task.done()) == (False, False)
+        await until(lambda: node.state.ready)
 
 
 async def test_a_restarted_node_manager_polls_at_once(tmp_path: Path, gateway: ScriptedGateway) -> None:

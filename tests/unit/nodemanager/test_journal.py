@@ -192,6 +192,21 @@ async def test_a_full_disk_is_found_while_nothing_is_written_and_so_is_its_end(
     await again.close()
 
 
+async def test_what_nobody_could_try_again_is_written_once_the_disk_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodemanager.journal.RETRY_SEC", 0.01)
+    told: asyncio.Queue[str] = asyncio.Queue()
+    journal = Journal(tmp_path, told.put_nowait)
+    with full_disk((tmp_path / "journal").stat().st_size):
+        writing = asyncio.create_task(journal.insist(started))
+        assert await told.get() == journal.problem != ""
+        assert (journal.state.starts, writing.done()) == (0, False)
+    await writing
+    assert (journal.state.starts, journal.problem) == (1, "")
+    await journal.close()
+
+
 async def test_what_is_written_after_a_compaction_that_failed_late_is_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
