@@ -75,6 +75,11 @@ class Concerns:
         """READY: what is there by now is the baseline."""
         self.correlation = at_ready(self.correlation)
 
+    def stood_still(self, now: float) -> None:
+        """This Controller has not run: engines that have noticed may not have been heard yet, so a window begins."""
+        if self.correlation.hardware_first is not None and not self.correlation.noticed:
+            self.correlation = replace(self.correlation, hardware_first=now)
+
     def leave(self) -> None:
         """The instance is gone."""
         self._desk.unwatch(self)

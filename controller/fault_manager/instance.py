@@ -33,6 +33,7 @@ from controller.fault_manager.life import Life
 from controller.fault_manager.pods import Pods, Send, Session
 from controller.fault_manager.recovery import Recovery
 from controller.fault_manager.runtime import FtRuntime
+from controller.fault_manager.standstill import Standstill
 from controller.fault_manager.view import status_of
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.model.topology import Registration, Role
@@ -52,6 +53,7 @@ class InstanceActor:
         epoch: Callable[[], int],
         *,
         desk: HardwareDesk,
+        standstill: Standstill,
         on_ready: Callable[["InstanceActor"], None],
         on_gone: Callable[["InstanceActor"], Awaitable[None]],
         spare_prefill: Callable[["InstanceActor"], Awaitable[object] | None],
@@ -59,6 +61,8 @@ class InstanceActor:
         self.instance_id = instance_id
         self.env = env
         self.epoch = epoch
+        self._standstill = standstill
+        self._awake_since = standstill.ended_at()
         self._on_ready = on_ready
         self._on_gone = on_gone
         self.spare_prefill = partial(spare_prefill, self)
@@ -212,7 +216,7 @@ class InstanceActor:
 
     def _correlate(self) -> None:
         """At every change, with its time; after a restart all that is told until the pods are heard counts as one."""
-        now = self.env.clock.now()
+        now = self._now()
         if self.runtime is not None and self.life.settled(now):
             unhealthy, dead = self.evidence.unhealthy & self.active, self.evidence.dead & self.active
             self.hardware.correlate(active=self.active, unhealthy=unhealthy, dead=dead, now=now)
@@ -368,9 +372,24 @@ class InstanceActor:
         except TimeoutError:
             pass
 
+    def _now(self) -> float:
+        """The time, before anything is judged by it.
+
+        After a standstill everybody who could not be heard meanwhile has all its time again. What others count down by
+        themselves went on: leases, and the timeouts of engines.
+        """
+        now = self.env.clock.now()
+        if (awake_since := self._standstill.ended_at()) > self._awake_since:
+            self._awake_since = awake_since
+            self.pods.stood_still(now)
+            self.life.stood_still(now)
+            self.isolation.stood_still(now)
+            self.hardware.stood_still(now)
+        return now
+
     async def _step(self) -> float:
         """Everything that is due now; returns when to look again without a report."""
-        now = self.env.clock.now()
+        now = self._now()
         if self.life.state is InstanceState.DELETED:  # what was to be stored was not
             await self._leave(self.life.ending)
             return now

@@ -32,6 +32,10 @@ class Isolation:
         """
         self.asked = identity.isolated
         self.held = identity.isolated or identity.dissolved
+        self.stood_still(now)
+
+    def stood_still(self, now: float) -> None:
+        """Adapters have as long again."""
         self.doubted_until = now + self._actor.env.settings.heartbeat_ttl_other
 
     async def follow(self, now: float) -> None:

@@ -25,6 +25,7 @@ class Life:
         self.service = Service()
         self.hold_until: float | None = None
         self._judged_at = -math.inf
+        self._awake_since = -math.inf
         self._incomplete_since: float | None = None
         self._told: dict[str, str] = {}
         self._dissolved_at: float | None = None
@@ -41,6 +42,13 @@ class Life:
         self.service = Service() if isolated else Service(left_at=self.hold_until)
         if dissolved:
             self.told(now, obeyed=True)
+
+    def stood_still(self, now: float) -> None:
+        """This Controller has not run: it waits for all that it waited for as long again."""
+        self._awake_since = now
+        self._incomplete_since = None
+        if self.hold_until is not None:
+            self.hold_until = now + self._settings.heartbeat_ttl
 
     def unheard(self, now: float) -> list[PodLiveness]:
         """After a restart: pods that are needed and whose Snapshot is awaited, for up to one TTL."""
@@ -70,7 +78,7 @@ class Life:
             self._judged_at = now
         if not self.missing(now) and actor.recovery.strategy != Action.PARTIAL_LOSS:
             self._told.clear()  # not while a Stop is on its way, which may yet be obeyed
-        suppressed = judging or not heard_since(pods, self._judged_at, now, ttl)
+        suppressed = judging or now - self._awake_since < ttl or not heard_since(pods, self._judged_at, now, ttl)
         complete = serving_complete(pods, actor.active, now, ttl)
         before, self.state = self.state, instance_state(self.state, complete=complete, suppressed=suppressed)
         active, window = InstanceState.ACTIVE in (before, self.state), self._settings.correlation_window

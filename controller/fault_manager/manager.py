@@ -20,11 +20,13 @@ from controller.fault_manager.instance import InstanceActor
 from controller.fault_manager.intake import judged
 from controller.fault_manager.orders import obey
 from controller.fault_manager.pods import Send, Session
+from controller.fault_manager.standstill import Standstill
 from controller.fault_manager.view import status_of, unreadable
 from motor_ft.model.command import Command, OperatorCommand
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.model.topology import Registration, Role
 from motor_ft.wire.log import get_logger
+from motor_ft.wire.tasks import Tasks
 
 log = get_logger(__name__)
 
@@ -71,6 +73,8 @@ class FaultManager:
         self._epoch = 0
         self._actors: dict[int, InstanceActor] = {}
         self._hardware = HardwareDesk(env.observer)
+        self._standstill = Standstill(env.clock, env.settings)
+        self._tasks = Tasks("fault-manager")
         self._graves = Graveyard()
         self._places: dict[tuple[str, int], InstanceActor] = {}
         self._admission = asyncio.Lock()
@@ -104,6 +108,7 @@ class FaultManager:
         While the epoch is behind the fleet's it waits for an operator to raise it.
         """
         loaded = await self._begun()
+        self._tasks.spawn("standstill", self._standstill.watch())
         self._show_unreadable(loaded)
         for instance_id, identity in sorted(loaded.identities.items()):
             runtime = loaded.runtimes[instance_id]
@@ -203,6 +208,7 @@ class FaultManager:
         async with self._admission:  # who is being admitted is there by then
             for actor in list(self._actors.values()):
                 await actor.close()
+        await self._tasks.close()
 
     # --- ports.Reports ---
 
@@ -348,8 +354,10 @@ class FaultManager:
         Nothing stored may mean that the store is lost: one TTL is left to the fleet to say that it has seen more,
         before an empty view takes from the Coordinators what still serves.
         """
-        settled = bool(self._actors) or self._env.clock.now() >= self._begun_at + self._env.settings.heartbeat_ttl
-        return settled and self.refusal() is None
+        if self.refusal() is not None:
+            return False
+        since = max(self._begun_at, self._standstill.ended_at())
+        return bool(self._actors) or self._env.clock.now() >= since + self._env.settings.heartbeat_ttl
 
     # --- life of actors ---
 
@@ -360,6 +368,7 @@ class FaultManager:
             self._env,
             lambda: self._epoch,
             desk=self._hardware,
+            standstill=self._standstill,
             on_ready=self._supersede,
             on_gone=self._bury,
             spare_prefill=self._spare_prefill,

@@ -93,6 +93,10 @@ class Pods:
         """Nobody was there for so long that it is this Controller that cannot hear, or has stood still."""
         return now - max((pod.there_at for pod in self._pods.values()), default=now) >= self._quiet
 
+    def stood_still(self, now: float) -> None:
+        """This Controller has not run: everybody is as good as there, from now on."""
+        self._pods = {uid: replace(pod, there_at=now) for uid, pod in self._pods.items()}
+
     def _there(self, now: float) -> None:
         """Somebody is there, and is not yet among ``all`` as such."""
         if self.unheard(now):

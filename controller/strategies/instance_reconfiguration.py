@@ -8,6 +8,7 @@ from controller.core.errors import Failure, FailureCode
 from controller.core.outcome import Outcome
 from controller.core.phases import Phase
 from controller.core.ports import Clock, NodeManagers, Runtime, ServingPublisher, StrategyResult
+from controller.strategies.patience import finish, wait_awake
 from motor_ft.model.command import Command
 from motor_ft.model.engine import EvidenceSource
 from motor_ft.model.errors import FtError, Reason
@@ -84,15 +85,13 @@ class InstanceReconfiguration:
             )
             stops = [tasks.spawn(f"stop {address}", self._stop(address)) for address in self._addresses]
             await withdrawal
-            refused = [why for why in await asyncio.gather(*stops) if why]
+            if refused := [why for why in await asyncio.gather(*stops) if why]:
+                return _failed(f"not stopped: {'; '.join(refused)}")
+            replaced = tasks.spawn("replaced", finish(self._replaced()))
+            await wait_awake((replaced,), self._times.assemble_timeout)
         finally:
             await tasks.close()
-        if refused:
-            return _failed(f"not stopped: {'; '.join(refused)}")
-        try:
-            async with asyncio.timeout(self._times.assemble_timeout):
-                await self._replaced()
-        except TimeoutError:
+        if replaced.cancelled():
             return _failed(f"no replacement was ready within {self._times.assemble_timeout:g} s after the pods stopped")
         return StrategyResult(Outcome.SUCCEEDED)
 

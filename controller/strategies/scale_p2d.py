@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from controller.core.outcome import Outcome
 from controller.core.ports import Runtime, ServingPublisher, Strategy, StrategyResult
+from controller.strategies.patience import finish, wait_awake
 from controller.strategies.serving import serve_again
 from motor_ft.model.engine import EvidenceSource
 from motor_ft.wire.log import get_logger
@@ -86,17 +87,13 @@ class ScaleP2D:
     async def _wait(self) -> Outcome | None:
         """SUCCEEDED when the faults have cleared, CANCELLED when asked to end, None when the time is over."""
         tasks = Tasks(f"scale-p2d-{self._instance_id}")
-        recovered = tasks.spawn("recovered", _finish(self._recovered()))
+        recovered = tasks.spawn("recovered", finish(self._recovered()))
         stopping = tasks.spawn("stopping", self._stopping.wait())
         try:
-            await asyncio.wait({recovered, stopping}, timeout=self._times.recovery, return_when=asyncio.FIRST_COMPLETED)
+            await wait_awake((recovered, stopping), self._times.recovery)
             if recovered.done():
                 recovered.result()
                 return Outcome.SUCCEEDED
             return Outcome.CANCELLED if stopping.done() else None
         finally:
             await tasks.close()
-
-
-async def _finish(work: Awaitable[object]) -> None:
-    await work
