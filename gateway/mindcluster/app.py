@@ -21,7 +21,7 @@ from gateway.mindcluster.kubernetes import open_api
 from gateway.mindcluster.link import HardwareLink, Identity
 from gateway.mindcluster.metrics import MindClusterMetrics
 from gateway.mindcluster.starts import count_start
-from gateway.mindcluster.watches import build_watches, watched_sources
+from gateway.mindcluster.watches import build_watches, read_conditions, watched_sources
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.wire.backoff import Backoff
 from motor_ft.wire.log import configure_logging, get_logger
@@ -63,6 +63,7 @@ async def _start(config: MindClusterDaemonConfig, tasks: Tasks, stack: AsyncExit
         debounce_codes=config.debounce_codes,
         debounce_sec=config.debounce_sec,
         node_selector=config.kubernetes.node_selector if config.kubernetes else "",
+        conditions=read_conditions(config.kubernetes) if config.kubernetes else (),
     )
     feed = Feed(board, _times, metrics)
     link = HardwareLink(

@@ -39,6 +39,11 @@ def watched_sources(config: KubernetesConfig) -> list[Source]:
     return [_SOURCES[name] for name in config.configmaps] + [Source.NODE_READY] * config.nodes
 
 
+def read_conditions(config: KubernetesConfig) -> tuple[Condition, ...]:
+    """Return the conditions of nodes that count as faults."""
+    return tuple(Condition(each.type, each.bad_status, each.level) for each in config.conditions)
+
+
 def build_watches(
     api: client.ApiClient,
     config: KubernetesConfig,
@@ -63,9 +68,8 @@ def build_watches(
     }
     wanted = [calls[name] for name in config.configmaps]
     if config.nodes:
-        conditions = [Condition(each.type, each.bad_status, each.level) for each in config.conditions]
         nodes = partial(core.list_node, label_selector=config.node_selector)
-        wanted.append((NodeSink(feed, times, conditions), nodes))
+        wanted.append((NodeSink(feed, times, read_conditions(config)), nodes))
     for sink, call in wanted:
         raw = cast(ListObjects, partial(call, _preload_content=False))
         yield ObjectWatch(raw, sink, backoff(), watch_sec=config.watch_sec, now=lambda: times().monotonic)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import NamedTuple
 
+from gateway.mindcluster.core.node import Condition
 from gateway.mindcluster.core.observed import Reading, Source, plausible
 from gateway.mindcluster.core.slot import STALE_SEC, Kept, Slot, Times
 from motor_ft.model.hardware import FaultKey, FaultLevel, HardwareFault, SourceState, canonical_code
@@ -45,7 +46,8 @@ class Board:
     """State of all ``sources``, none of which is believed before it has said that it works.
 
     Faults with one of ``debounce_codes`` count as L6 only after ``debounce_sec`` at that level, as L1 before. Nodes are
-    read where ``node_selector`` says: it is part of the source's name, so that no adapter of other nodes stands in.
+    read where ``node_selector`` says, and each of ``conditions`` is a source of its own: all that is part of names, so
+    that no adapter stands in for one that reads other nodes or conditions.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Board:
         debounce_codes: Iterable[str] = (),
         debounce_sec: float = 0.0,
         node_selector: str = "",
+        conditions: Iterable[Condition] = (),
     ) -> None:
         self._broken: dict[Source, str] = dict.fromkeys(sources, "has not answered yet")
         self._slots: dict[Place, Slot] = {}
@@ -63,9 +66,12 @@ class Board:
         self._nodes: dict[str, _Node] = {}
         self._debounce_codes = frozenset(map(canonical_code, debounce_codes))
         self._debounce_sec = debounce_sec
-        self._names = {source: source.value for source in Source}
-        if node_selector:
-            self._names[Source.NODE_READY] += f"[{node_selector}]"
+        nodes = Source.NODE_READY + (f"[{node_selector}]" if node_selector else "")
+        self._names = {source: source.value for source in Source} | {Source.NODE_READY: nodes}
+        self._parts = {
+            Source.CM_DEVICE: (Source.CM_SWITCH.value,),
+            Source.NODE_READY: tuple(_part(nodes, each.type, each.bad_status) for each in conditions),
+        }
 
     def take(self, place: Place, reading: Reading, now: Times) -> None:
         """A reading of a place has arrived."""
@@ -123,7 +129,11 @@ class Board:
 
     def states(self, now: Times) -> tuple[SourceState, ...]:
         """Each source as a whole, and every place of one that works and is not to be believed."""
-        whole = [SourceState(self._names[source], "", problem) for source, problem in self._broken.items()]
+        whole = [
+            SourceState(name, "", problem)
+            for source, problem in self._broken.items()
+            for name in (self._names[source], *self._parts.get(source, ()))
+        ]
         places = [
             SourceState(self._names[place.source], place.node or place.part, problem)
             for place, slot in self._slots.items()
@@ -183,13 +193,19 @@ class Board:
             unit=chosen.unit,
             port=chosen.port,
             node_ip=chosen.node_ip or self._nodes.get(chosen.node, _Node()).address or next(_addresses(live), ""),
-            sources=tuple(sorted({self._names[each.place.source] for each in live})),
+            sources=tuple(sorted({self._name(each) for each in live})),
             stale=not is_live,
             detail=chosen.detail,
             first_seen=min(each.kept.first_seen for each in seen),
             occurrence=occurrence,
             age_sec=now.monotonic - min(each.kept.since for each in seen),
         )
+
+    def _name(self, seen: _Seen) -> str:
+        """Of the source, or of the part of it that shows this."""
+        name, observed = self._names[seen.place.source], seen.kept.observed
+        part = _part(name, observed.code, observed.raw_level)
+        return part if part in self._parts.get(seen.place.source, ()) else name
 
     def _level(self, kept: Kept, now: Times) -> FaultLevel:
         level = kept.observed.level
@@ -200,6 +216,10 @@ class Board:
 def _watch(place: Place) -> Source:
     """The source with which a place's source fails: both are in one ConfigMap."""
     return Source.CM_DEVICE if place.source is Source.CM_SWITCH else place.source
+
+
+def _part(nodes: str, condition: str, status: str) -> str:
+    return f"{nodes} {condition}={status}"
 
 
 def _addresses(seen: Iterable[_Seen]) -> Iterator[str]:

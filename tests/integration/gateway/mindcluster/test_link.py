@@ -94,14 +94,15 @@ async def test_the_snapshot_has_all_faults_and_the_state_of_every_source(
     async with linking(adapter, controller.address) as link:
         conversation, snapshot = await welcomed(controller)
         assert [(each.source, each.problem) for each in snapshot.hardware_sources] == [
-            ("cm-device", "has not answered yet")
+            ("cm-device", "has not answered yet"),
+            ("cm-switch", "has not answered yet"),
         ]
         assert link.connected
         assert adapter.feed.problems
         show(adapter, fault("A"), fault("B"))
         while len((message := await conversation.report()).snapshot.hardware_faults) < 2:
             pass
-        assert [each.problem for each in message.snapshot.hardware_sources] == [""]
+        assert [each.problem for each in message.snapshot.hardware_sources] == ["", ""]
         await until(lambda: not adapter.feed.problems)
         (first, second) = message.snapshot.hardware_faults
         assert {first.key.fault_code, second.key.fault_code} == {"A", "B"}
@@ -161,7 +162,7 @@ async def test_a_source_that_breaks_is_told_with_a_snapshot(adapter: Adapter, co
         adapter.board.broken(Source.CM_DEVICE, "403 Forbidden")
         adapter.feed.touch()
         told = (await conversation.report()).snapshot
-        assert [each.problem for each in told.hardware_sources] == ["403 Forbidden"]
+        assert [each.problem for each in told.hardware_sources] == 2 * ["403 Forbidden"]
         assert told.hardware_faults[0].stale
 
 
@@ -175,6 +176,7 @@ async def test_a_node_that_is_not_to_be_believed_is_told_by_name(
         _, snapshot = await welcomed(controller)
         assert [(each.source, each.node_name, each.problem) for each in snapshot.hardware_sources] == [
             ("cm-device", "", ""),
+            ("cm-switch", "", ""),
             ("cm-device", "node-a", "CheckCode is wrong"),
         ]
         assert not adapter.feed.problems, "the source as a whole"

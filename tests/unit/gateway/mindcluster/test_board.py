@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.mindcluster.core.board import Board, Place
+from gateway.mindcluster.core.node import Condition, read_node
 from gateway.mindcluster.core.observed import Observed, Reading, Source
 from gateway.mindcluster.core.slot import Times
 from motor_ft.model.hardware import FaultLevel, HardwareFault, SourceState
@@ -139,10 +140,11 @@ def test_the_gravest_of_repeated_entries_counts() -> None:
 
 def test_a_source_is_not_believed_before_it_has_answered() -> None:
     made = Board([Source.CM_DEVICE, Source.NODE_READY])
-    assert problems(made) == {("cm-device", ""): "has not answered yet", ("node-ready", ""): "has not answered yet"}
+    assert set(problems(made).values()) == {"has not answered yet"}
     made.working(Source.NODE_READY)
     assert made.states(at(0)) == (
         SourceState("cm-device", "", "has not answered yet"),
+        SourceState("cm-switch", "", "has not answered yet"),
         SourceState("node-ready", "", ""),
     )
 
@@ -153,7 +155,7 @@ def test_a_broken_source_keeps_its_faults_stale_and_says_so_once() -> None:
     made.take(SWITCH, reading(card(npu_name="")), at(0))
     made.broken(Source.CM_DEVICE, "connection refused")
     assert [fault.stale for fault in made.faults(at(1)).values()] == [True, True]
-    assert problems(made, 1) == {("cm-device", ""): "connection refused"}
+    assert problems(made, 1) == dict.fromkeys([("cm-device", ""), ("cm-switch", "")], "connection refused")
     made.working(Source.CM_DEVICE)
     assert [fault.stale for fault in made.faults(at(2)).values()] == [False, False]
 
@@ -325,3 +327,16 @@ def test_an_adapter_of_other_nodes_does_not_read_the_same_source() -> None:
     assert only(made).sources == ("node-ready[pool=a]",)
     made.lost(NODE, "not there any more")
     assert {state.source for state in made.states(at(0))} == {"node-ready[pool=a]"}
+
+
+def test_each_condition_is_a_source_of_its_own() -> None:
+    """An adapter that does not read it would else clear it for one that is gone; it still stands in for the rest."""
+    lost = Condition("NT_NPU_CARD_LOSE", "True", FaultLevel.L5)
+    made = board(Source.NODE_READY, conditions=[lost])
+    told = [{"type": "Ready", "status": "False"}, {"type": "NT_NPU_CARD_LOSE", "status": "True"}]
+    made.take(NODE, read_node("node-a", {"status": {"conditions": told}}, [lost]).reading, at(0))
+    assert {fault.fault_code: fault.sources for fault in made.faults(at(0)).values()} == {
+        "0x0000001": ("node-ready",),
+        "NT_NPU_CARD_LOSE": ("node-ready NT_NPU_CARD_LOSE=True",),
+    }
+    assert [state.source for state in made.states(at(0))] == ["node-ready", "node-ready NT_NPU_CARD_LOSE=True"]
