@@ -177,11 +177,16 @@ class Recovery:
 
     @property
     def due(self) -> Failure | None:
-        """Why the instance is to be rebuilt now, whatever the evidence: an order, or a fallback that may start."""
+        """Why the instance is to be rebuilt now, whatever the evidence: an order, or a fallback that may start.
+
+        A rebuild withdraws the instance before the store has answered. An order may be for one that serves, so it waits
+        for a store that is known not to answer.
+        """
         if self.strategy is not None or self._actor.superseded:
             return None
+        ordered = None if self._actor.env.store_problem() else self.ordered
         held = self.automation_stopped or self.paused
-        return self.ordered or (None if held else self.fallback_due)
+        return ordered or (None if held else self.fallback_due)
 
     def _note(self, decision: Decision, snapshot: Snapshot) -> None:
         last, self.decision = self.decision, decision

@@ -73,7 +73,13 @@ class InstanceReconfiguration:
         """A reconfiguration is never cut short."""
 
     async def execute(self) -> StrategyResult:
-        """Withdraw and write RECONFIGURING, stop everybody, wait for a READY replacement."""
+        """Withdraw and write RECONFIGURING, stop everybody, wait for a READY replacement.
+
+        Withdrawn first, because what has to be rebuilt must not be routed to while the store is away. When that never
+        answers, the instance stays withdrawn, nobody is stopped, and what shows it are ``degraded`` and the metric of
+        the store. A Controller that dies then has changed nothing: the next one decides anew. Once the phase is stored
+        the next one stops the pods again, in a generation of its own; who is in another instance by then is not.
+        """
         self._runtime.show(withdrawn=True, pending=frozenset())
         await self._write_phase()
         if self._before is not None:

@@ -194,6 +194,18 @@ async def test_a_rebuild_that_cannot_be_begun_in_time_is_not_known_to_be_and_sta
         await replaced(world)
 
 
+async def test_an_instance_serves_on_while_its_rebuild_waits_for_the_store() -> None:
+    async with World(*TWO_PODS) as world:
+        await world.serve()
+        world.store.problem = "the disk is full"
+        assert (await refused(world, Order.RECONFIGURE)).reason is Reason.OUTCOME_UNKNOWN
+        assert world.can_serve()
+        assert world.controller.started == []
+        world.store.problem = ""
+        world.manager.look_again()
+        await replaced(world)
+
+
 async def test_an_operator_may_rebuild_an_instance_whose_automation_is_paused_and_the_new_one_is_not() -> None:
     async with World(*TWO_PODS) as world:
         await world.serve()

@@ -103,6 +103,24 @@ async def test_a_store_that_is_away_stops_nobody_and_withdraws_until_it_is_back(
         await replaced(world)
 
 
+async def test_while_the_store_never_answers_it_stays_withdrawn_and_the_next_controller_rebuilds_it_once() -> None:
+    async with World(*TWO_PODS) as world:
+        await world.serve()
+        world.store.down, world.store.problem = True, "the disk is full"
+        await world.lose(0, 1, 2, 3)
+        await asyncio.sleep(5 * world.settings.assemble_timeout)
+        world.controller.publisher.kick()
+        assert world.coordinator.held == {}
+        assert world.status().degraded == ("the disk is full",)
+        assert world.controller.started == ["instance_reconfiguration"], "which goes on"
+        assert (world.stops, world.observed.strategies, world.observed.stopped) == ([], [], [])
+        await world.kill()
+        await world.restart()
+        await replaced(world)
+        assert sorted(address for address, _, _ in world.stops) == sorted(world.pods)
+        assert {command.generation for _, command, _ in world.stops} == {2}
+
+
 async def test_a_record_that_somebody_else_took_over_ends_the_strategy_without_side_effects() -> None:
     async with World(*TWO_PODS) as world:
         await world.serve()
