@@ -176,6 +176,7 @@ def _server(
         commands=OrderLedger(),
         refusal=manager.refusal,
         credentials=config.tls.server(),
+        client_certificates=config.tls.client_certificates,
     )
     add_reports = fault_report_pb2_grpc.add_FaultReportServiceServicer_to_server
     server.add("motor_ft.v1.FaultReportService", add_reports, reports)

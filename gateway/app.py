@@ -81,6 +81,7 @@ async def run_engine(config: EngineDaemonConfig, stop: asyncio.Event) -> None:
         commands=parts.ledger,
         authorizer=SharedToken(token) if token else None,
         credentials=config.tls.server(),
+        client_certificates=config.tls.client_certificates,
     )
     server.add(ENGINE_SERVICE, engine_pb2_grpc.add_EngineServiceServicer_to_server, parts.servicer)
     metrics = MetricsServer(config.metrics_listen, registry)

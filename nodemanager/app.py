@@ -230,6 +230,7 @@ async def _grpc(
         policies=POLICIES,
         commands=ledger,
         credentials=config.tls.server(),
+        client_certificates=config.tls.client_certificates,
     )
     server.add(
         "motor_ft.v1.NodeManagerService",

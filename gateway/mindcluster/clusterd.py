@@ -15,7 +15,7 @@ from gateway.mindcluster.feed import Feed
 from gateway.mindcluster.signals import read_signal
 from motor_ft.clusterd import fault_pb2, fault_pb2_grpc
 from motor_ft.wire.backoff import Backoff
-from motor_ft.wire.tls import read_pem
+from motor_ft.wire.tls import read_pems
 
 REGISTERED, ANSWERED = 0, 200
 
@@ -164,8 +164,7 @@ def _text(error: grpc.aio.AioRpcError) -> str:
 
 
 def read_credentials(config: ClusterDConfig) -> grpc.ChannelCredentials | None:
-    """Read TLS files, None for plain text; raises ConfigError for a file that cannot be read."""
+    """Read TLS files, None for plain text; raises ConfigError for files that cannot be used."""
     if not config.ca_file:
         return None
-    ca, key, cert = (read_pem("clusterd", name) for name in (config.ca_file, config.key_file, config.cert_file))
-    return grpc.ssl_channel_credentials(ca, key, cert)
+    return grpc.ssl_channel_credentials(*read_pems("clusterd", config.ca_file, config.cert_file, config.key_file))

@@ -48,7 +48,7 @@ class RpcServer:
     ``listen`` is ``host:port``, with port 0 for any free one, or ``unix:/path``. ``commands`` is needed where a
     method's policy says ``command``; without ``authorizer`` everybody may call. ``refusal`` says why methods whose
     policy says ``leader`` are not answered now. Without ``credentials``, and on ``unix:``, it serves
-    in plain text.
+    in plain text; ``client_certificates`` says whether they ask clients who they are.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class RpcServer:
         refusal: Callable[[], FtError | None] = lambda: None,
         reflection: bool = True,
         credentials: grpc.ServerCredentials | None = None,
+        client_certificates: bool = True,
     ) -> None:
         self._name = name
         self._listen = listen
@@ -70,7 +71,7 @@ class RpcServer:
         self._commands = commands
         self._reflection = reflection
         self._credentials = credentials
-        self._protected = credentials is not None or authorizer is not None
+        self._protected = (credentials is not None and client_certificates) or authorizer is not None
         self._services: list[str] = []
         self._health = Health()
         self._chain = Chain(policies, metrics, commands, authorizer, refusal)
@@ -109,7 +110,8 @@ class RpcServer:
         except RuntimeError as error:
             raise cannot_listen(self._listen) from error
         if not self._protected and not is_local(self._listen):
-            text = "whoever reaches this address may command: set tls, or let only the fleet reach it"
+            how = "set tls" if self._credentials is None else "leave tls.client_certificates on"
+            text = f"whoever reaches this address may command: {how}, or let only the fleet reach it"
             _log.warning(text, server=self._name, listen=self._listen)
         await self._server.start()
         port = 0 if self._listen.startswith("unix:") else port

@@ -38,6 +38,9 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def __post_init__(self) -> None:
         check(bool(self.cert_file) == bool(self.key_file), "cert_file", "needs key_file, and the other way round")
         check(bool(self.ca_file) or not self.cert_file, "ca_file", "must be given where cert_file is")
+        alone = "has no effect without ca_file: give that too, or leave this out"
+        check(bool(self.ca_file) or not self.server_name, "server_name", alone)
+        check(bool(self.ca_file) or self.client_certificates, "client_certificates", alone)
 
     def check_serves(self) -> None:
         """Raise ConfigError where a process that serves gRPC would encrypt only what it asks of others."""
@@ -48,31 +51,43 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         if not self.ca_file:
             return None
         ca, key, cert = self._files()
-        return ClientTls(grpc.ssl_channel_credentials(ca, key or None, cert or None), self.server_name)
+        return ClientTls(grpc.ssl_channel_credentials(ca, key, cert), self.server_name)
 
     def server(self) -> grpc.ServerCredentials | None:
         """For a server; None for plain text. Raises ConfigError for files that cannot be used."""
         if not self.cert_file:
             return None
         ca, key, cert = self._files()
-        return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=self.client_certificates)
+        return grpc.ssl_server_credentials(
+            [(key or b"", cert or b"")], ca, require_client_auth=self.client_certificates
+        )
 
-    def _files(self) -> tuple[bytes, bytes, bytes]:
-        """Looked at first, for gRPC says nothing of files that it cannot use but fails every handshake."""
-        ca, key, cert = (read_pem("tls", name) or b"" for name in (self.ca_file, self.key_file, self.cert_file))
-        context = ssl.create_default_context()
-        try:
-            context.load_verify_locations(self.ca_file)
-            if self.cert_file:
-                context.load_cert_chain(self.cert_file, self.key_file, password="")  # else it asks the terminal for one
-        except ssl.SSLError as error:
-            named = ", ".join(filter(None, (self.ca_file, self.cert_file, self.key_file)))
-            raise ConfigError(f"tls: {named} cannot be used together, or the key has a password: {error}") from error
-        return ca, key, cert
+    def _files(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+        return read_pems("tls", self.ca_file, self.cert_file, self.key_file)
 
 
-def read_pem(where: str, name: str) -> bytes | None:
-    """Return the content of a file, None without a name; raises ConfigError that says ``where`` it is configured."""
+def read_pems(
+    where: str, ca_file: str, cert_file: str, key_file: str
+) -> tuple[bytes | None, bytes | None, bytes | None]:
+    """Return authority, key and certificate as gRPC takes them, None without a name.
+
+    Raises ConfigError that says ``where`` they are configured. Looked at here, for gRPC says nothing of files that it
+    cannot use but fails every handshake.
+    """
+    ca, key, cert = (_read(where, name) for name in (ca_file, key_file, cert_file))
+    context = ssl.create_default_context()
+    try:
+        if ca_file:
+            context.load_verify_locations(ca_file)
+        if cert_file:
+            context.load_cert_chain(cert_file, key_file, password="")  # else it asks the terminal for one
+    except ssl.SSLError as error:
+        named = ", ".join(filter(None, (ca_file, cert_file, key_file)))
+        raise ConfigError(f"{where}: {named} cannot be used together, or the key has a password: {error}") from error
+    return ca, key, cert
+
+
+def _read(where: str, name: str) -> bytes | None:
     try:
         return Path(name).read_bytes() if name else None
     except OSError as error:

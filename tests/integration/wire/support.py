@@ -157,6 +157,7 @@ async def serving(
         commands=ledger,
         authorizer=authorizer,
         credentials=tls.server(),
+        client_certificates=tls.client_certificates,
     )
     server.add(SERVICE, node_manager_pb2_grpc.add_NodeManagerServiceServicer_to_server, servicer)
     port = await server.start()

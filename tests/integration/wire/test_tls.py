@@ -60,8 +60,9 @@ async def test_nobody_else_is_heard(authority: Authority, tmp_path: Path) -> Non
 async def test_no_other_server_is_believed(authority: Authority, tmp_path: Path) -> None:
     """Neither of another authority, nor at another address than its certificate names, nor in plain text."""
     client = authority.tls("client")
-    for server in (Authority(tmp_path, "other").tls("server"), authority.tls("elsewhere", "motor-ft"), PLAIN):
+    for server in (Authority(tmp_path, "other").tls("server"), authority.tls("elsewhere", "motor-ft")):
         await refused(msgspec.structs.replace(server, client_certificates=False), client)
+    await refused(PLAIN, client)
 
 
 async def test_all_servers_may_have_one_name(authority: Authority) -> None:
@@ -80,18 +81,22 @@ async def test_a_socket_of_this_machine_is_in_plain_text(authority: Authority, t
 
 
 async def test_whom_everybody_may_command_says_so(authority: Authority, tmp_path: Path) -> None:
+    """Encrypted or not."""
+    anybody = msgspec.structs.replace(authority.tls("anybody"), client_certificates=False)
     for tls, listen, warned in (
         (PLAIN, "0.0.0.0:0", True),
         (PLAIN, "127.0.0.1:0", False),
         (PLAIN, f"unix:{tmp_path}/s", False),
         (authority.tls("server"), "0.0.0.0:0", False),
+        (anybody, "0.0.0.0:0", True),
+        (anybody, "127.0.0.1:0", False),
     ):
         with capture_logs() as logs:
             async with serving(listen=listen, tls=tls):
                 pass
         warnings = [entry for entry in logs if entry["log_level"] == "warning"]
         assert bool(warnings) is warned, listen
-        assert all("set tls" in entry["event"] for entry in warnings)
+        assert all(" tls" in entry["event"] for entry in warnings)
 
 
 def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_path: Path) -> None:
@@ -119,9 +124,11 @@ def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_path: Pat
         ({"ca_file": "a", "cert_file": "c"}, "cert_file: needs key_file"),
         ({"ca_file": "a", "key_file": "k"}, "cert_file: needs key_file"),
         ({"cert_file": "c", "key_file": "k"}, "ca_file: must be given where cert_file is"),
+        ({"server_name": "motor-ft"}, "server_name: has no effect without ca_file"),
+        ({"client_certificates": False}, "client_certificates: has no effect without ca_file"),
     ],
 )
-def test_half_a_section_is_refused(section: dict[str, str], problem: str) -> None:
+def test_half_a_section_is_refused(section: dict[str, str | bool], problem: str) -> None:
     with pytest.raises(ConfigError, match=f"^{problem}"):
         TlsConfig(**section)  # type: ignore[arg-type]  # the keys are those of a file
 

@@ -14,6 +14,7 @@ from gateway.mindcluster.core.observed import Source
 from motor_ft.clusterd.fault_pb2 import Status
 from motor_ft.wire.config import ConfigError
 from tests.integration.gateway.mindcluster.adapter import Adapter, backoff, running, times
+from tests.support.certificates import Authority
 from tests.support.clusterd import FakeClusterD, npu_fault
 from tests.support.ports import free_port
 from tests.support.waiting import until
@@ -154,4 +155,6 @@ def test_certificates_are_read_where_they_are_configured(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match=r"clusterd: cannot read .*ca\.pem: No such file"):
         read_credentials(ClusterDConfig(address="h:1", ca_file=str(ca)))
     ca.write_text("-----BEGIN CERTIFICATE-----")
-    assert read_credentials(ClusterDConfig(address="h:1", ca_file=str(ca)))
+    with pytest.raises(ConfigError, match=r"clusterd: .*ca\.pem cannot be used together"):
+        read_credentials(ClusterDConfig(address="h:1", ca_file=str(ca)))
+    assert read_credentials(ClusterDConfig(address="h:1", ca_file=Authority(tmp_path).ca_file))
