@@ -41,11 +41,12 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("--above and --dry-run belong to raise-epoch")
     try:
         config = load(arguments.config, ControllerConfig)
+        if arguments.check_config:
+            config.check_files()
+            print(f"{arguments.config}: ok")
+            return 0
     except ConfigError as error:
         parser.exit(2, f"motor-controller: {error}\n")
-    if arguments.check_config:
-        print(f"{arguments.config}: ok")
-        return 0
     configure_logging(level=config.log.level, json=config.log.json)
 
     async def work(stop: asyncio.Event) -> None:

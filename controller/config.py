@@ -5,17 +5,18 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from controller.core.hardware import HardwarePolicy, LinkDown, PreSeparate
+from controller.core.hardware import HardwarePolicy, LinkDown, PreSeparate, generation
 from controller.core.probe import CompletionProbe
 from controller.core.transaction import Limits
 from controller.fault_manager.environment import Settings
 from motor_ft.model.command import MAX_LEASE_SEC
 from motor_ft.model.hardware import canonical_code
-from motor_ft.wire.address import check_listen, check_peer, check_url
-from motor_ft.wire.config import check
-from motor_ft.wire.tls import TlsConfig
+from motor_ft.wire.address import check_apart, check_listen, check_peer, check_url
+from motor_ft.wire.config import check, check_once, numbered
+from motor_ft.wire.tls import TlsConfig, read_file, read_pems
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+SQLITE_PATH = "motor-controller.db"
 Code = Annotated[str, Meta(pattern=r"^(0[xX])?[0-9a-fA-F]+$")]
 
 
@@ -39,6 +40,9 @@ class DpScaleDownConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
             f"the guard lease of 2 x execution_deadline_sec + 4 x request_timeout_sec + poll would be {lease:g} s; "
             f"a NodeManager takes at most {MAX_LEASE_SEC:g} s",
         )
+        for key in ("request_timeout_sec", "poll_interval_sec"):
+            value, deadline = getattr(self, key), self.execution_deadline_sec
+            check(value <= deadline, key, f"{value:g} s must not be above execution_deadline_sec = {deadline:g} s")
 
 
 class FaultToleranceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -110,6 +114,18 @@ class FaultToleranceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
             "heartbeat_ttl_other_sec",
             f"{self.heartbeat_ttl_other_sec:g} s must not be below heartbeat_ttl_sec = {self.heartbeat_ttl_sec:g} s",
         )
+        check(
+            self.engine_relaunch_poll_interval_sec <= self.engine_relaunch_timeout_sec,
+            "engine_relaunch_poll_interval_sec",
+            f"{self.engine_relaunch_poll_interval_sec:g} s must not be above "
+            f"engine_relaunch_timeout_sec = {self.engine_relaunch_timeout_sec:g} s",
+        )
+        check(
+            not self.hardware_type or bool(generation(self.hardware_type)),
+            "hardware_type",
+            f"{self.hardware_type!r} names no generation that is known: write A1, A2, A3 or A5, also as in 800I-A2, or "
+            "leave it empty and say in hardware_link_down what a lost link means",
+        )
         scale_down = self.enable_fault_tolerance and self.enable_dp_scale_down
         needed = "needs enable_fault_tolerance and enable_dp_scale_down"
         check(scale_down or not self.fast_recovery, "fast_recovery", needed)
@@ -176,12 +192,19 @@ class EtcdConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         schemes = {url.partition("://")[0] for url in self.endpoints}
         for number, url in enumerate(self.endpoints):
             check_url(f"endpoints[{number}]", url, "http", "https")
+        check_once(numbered("endpoints", self.endpoints))
         check(len(schemes) <= 1, "endpoints", "must be all http:// or all https://")
         files = any((self.ca_file, self.cert_file, self.key_file))
         check(self.tls or not files, "endpoints", "must be https:// for ca_file, cert_file and key_file")
         check(bool(self.cert_file) == bool(self.key_file), "cert_file", "needs key_file, and the other way round")
         check(bool(self.user) == bool(self.password_file), "user", "needs password_file, and the other way round")
         check(self.prefix.strip("/") != "", "prefix", "must name something; every Controller of the fleet has the same")
+
+    def check_files(self) -> None:
+        """Raise ConfigError for files that cannot be used."""
+        if self.tls:
+            read_pems("store.etcd", self.ca_file, self.cert_file, self.key_file)
+        read_file("store.etcd", self.password_file)
 
     @property
     def tls(self) -> bool:
@@ -202,11 +225,14 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """
 
     kind: Literal["sqlite", "etcd", "memory"] = "sqlite"
-    path: str = "motor-controller.db"
+    path: Annotated[str, Meta(min_length=1)] = SQLITE_PATH
     etcd: EtcdConfig = EtcdConfig()
 
     def __post_init__(self) -> None:
         check(self.kind != "etcd" or bool(self.etcd.endpoints), "etcd.endpoints", 'are needed with kind = "etcd"')
+        unused = f'{{}} no effect with kind = "{self.kind}": leave {{}} out, or write kind = "{{}}"'
+        check(self.kind == "etcd" or not self.etcd.endpoints, "etcd.endpoints", unused.format("have", "them", "etcd"))
+        check(self.kind == "sqlite" or self.path == SQLITE_PATH, "path", unused.format("has", "it", "sqlite"))
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -229,6 +255,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     fault_tolerance_config: FaultToleranceConfig = FaultToleranceConfig()
 
     def __post_init__(self) -> None:
+        check_once(numbered("coordinators", self.coordinators))
         for number, url in enumerate(self.coordinators):
             key, path = f"coordinators[{number}]", not url.startswith("grpc")
             check_url(key, url, "http", "https", "grpc", "grpcs", path=path)
@@ -238,6 +265,12 @@ class ControllerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         if self.advertise:
             check_peer("advertise", self.advertise)
         check_listen("metrics_listen", self.metrics_listen)
+        check_apart({"listen": self.listen, "metrics_listen": self.metrics_listen})
+
+    def check_files(self) -> None:
+        """Raise ConfigError for files that a start would refuse."""
+        self.tls.check_files()
+        self.store.etcd.check_files()
 
     def address(self, hostname: str) -> str:
         """Where reporters and clients find this Controller, on the machine of this name."""

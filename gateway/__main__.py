@@ -28,6 +28,7 @@ def main() -> int:
     async def daemon(stop: asyncio.Event) -> None:
         config = load(arguments.config, _SCHEMAS[arguments.daemon])
         if arguments.check_config:
+            config.check_files()
             print(f"{arguments.config}: ok")
             return
         # Only now: gRPC and Kubernetes take seconds to import, which nobody who needs them not shall wait for.

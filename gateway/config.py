@@ -1,15 +1,18 @@
 """Configuration of the gateway's daemons, and of the EngineService inside a NodeManager."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from motor_ft.model.hardware import FaultLevel
-from motor_ft.wire.address import check_listen, check_peer, check_url
-from motor_ft.wire.config import check
-from motor_ft.wire.tls import TlsConfig
+from motor_ft.wire.address import check_apart, check_listen, check_peer, check_peers, check_url
+from motor_ft.wire.authorizer import read_token
+from motor_ft.wire.config import check, check_once, numbered
+from motor_ft.wire.tls import TlsConfig, read_file, read_pems
 
+Name = Annotated[str, Meta(min_length=1)]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -38,6 +41,8 @@ class EngineGatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         ranks = [engine.rank for engine in self.engines]
         check(len(set(ranks)) == len(ranks), "engines", f"must name each rank once, not {ranks}")
+        if self.dialect != "sglang":  # there one server answers for every rank
+            check_once({f"engines[{n}].url": engine.url.removesuffix("/") for n, engine in enumerate(self.engines)})
 
 
 class _Daemon(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -46,6 +51,10 @@ class _Daemon(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     log_level: LogLevel = "info"
     log_json: bool = True
     tls: TlsConfig = TlsConfig()
+
+    def check_files(self) -> None:
+        """Raise ConfigError for files that a start would refuse."""
+        self.tls.check_files()
 
 
 class EngineDaemonConfig(_Daemon, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -61,6 +70,13 @@ class EngineDaemonConfig(_Daemon, frozen=True, forbid_unknown_fields=True, kw_on
         check_listen("metrics_listen", self.metrics_listen)
         self.tls.check_serves()
         check_listen("listen", self.listen, unix=True)
+        check_apart({"listen": self.listen, "metrics_listen": self.metrics_listen})
+
+    def check_files(self) -> None:
+        """The tokens too."""
+        super().check_files()
+        for token_file in filter(None, (self.caller_token_file, self.engine.token_file)):
+            read_token(Path(token_file))
 
 
 class RestDaemonConfig(_Daemon, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -76,16 +92,16 @@ class RestDaemonConfig(_Daemon, frozen=True, forbid_unknown_fields=True, kw_only
     def __post_init__(self) -> None:
         check_listen("metrics_listen", self.metrics_listen)
         check_listen("listen", self.listen)
-        for index, controller in enumerate(self.controllers):
-            check_peer(f"controllers[{index}]", controller)
+        check_apart({"listen": self.listen, "metrics_listen": self.metrics_listen})
+        check_peers("controllers", self.controllers)
 
 
 class ConditionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A condition of Nodes that is a fault of ``level`` while its status is ``bad_status``."""
 
-    type: str
+    type: Name
     level: FaultLevel
-    bad_status: str = "True"
+    bad_status: Name = "True"
 
 
 class KubernetesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -111,6 +127,11 @@ class KubernetesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     def __post_init__(self) -> None:
         check(bool(self.configmaps) or self.nodes, "configmaps", "must not be empty when nodes is false")
         check(not (self.server and self.kubeconfig), "kubeconfig", "must be empty when server is set")
+        check_once(numbered("configmaps", self.configmaps))
+        check_once(numbered("conditions", (f"{each.type}={each.bad_status}" for each in self.conditions)))
+        unread = "has no effect with nodes = false: leave it out, or read nodes"
+        check(self.nodes or not self.conditions, "conditions", unread)
+        check(self.nodes or not self.node_selector, "node_selector", unread)
         if self.server:
             check_url("server", self.server, "http", "https", path=True)
 
@@ -155,6 +176,13 @@ class MindClusterDaemonConfig(_Daemon, frozen=True, forbid_unknown_fields=True, 
 
     def __post_init__(self) -> None:
         check_listen("metrics_listen", self.metrics_listen)
-        for index, controller in enumerate(self.controllers):
-            check_peer(f"controllers[{index}]", controller)
+        check_peers("controllers", self.controllers)
         check(bool(self.kubernetes or self.clusterd), "kubernetes", "must be given, or clusterd, or both")
+
+    def check_files(self) -> None:
+        """Those of the sources too."""
+        super().check_files()
+        if self.kubernetes:
+            read_file("kubernetes", self.kubernetes.kubeconfig)
+        if self.clusterd:
+            read_pems("clusterd", self.clusterd.ca_file, self.clusterd.cert_file, self.clusterd.key_file)

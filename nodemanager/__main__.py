@@ -29,6 +29,7 @@ def main() -> int:
     async def daemon(stop: asyncio.Event) -> None:
         config = load(arguments.config, NodeManagerConfig)
         if arguments.check_config:
+            config.check_files()
             print(f"{arguments.config}: ok")
         else:
             await run_node_manager(config, stop)

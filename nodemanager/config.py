@@ -1,14 +1,17 @@
 """Configuration of a NodeManager: one TOML or JSON file, unknown keys refused."""
 
 import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from motor_ft.model.hardware import parse_card
 from motor_ft.model.topology import Device, Endpoint, FtCapability, Role
-from motor_ft.wire.address import check_host, check_listen, check_peer
-from motor_ft.wire.config import check
+from motor_ft.wire.address import check_apart, check_host, check_listen, check_peer, check_peers, is_local
+from motor_ft.wire.authorizer import read_token
+from motor_ft.wire.config import ConfigError, check, check_once
 from motor_ft.wire.tls import TlsConfig
 from nodemanager.supervisor import EngineSpec
 
@@ -26,6 +29,10 @@ class DeviceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     device_id: str
     """Number of the card on its node, as the cluster names it."""
     device_ip: str = ""
+
+    def __post_init__(self) -> None:
+        known = parse_card(self.device_id) is not None
+        check(known, "device_id", f"{self.device_id!r} names no card: write its number on the node, 3 or Ascend910-3")
 
 
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -62,7 +69,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class CapabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Static facts about the engines, for the gate; all pods of an instance must agree."""
 
-    dialect: str
+    dialect: Dialect
+    """``auto``: asked of the engines."""
     engine_ft: bool
     scale_down_supported: bool
     external_lb: bool
@@ -92,6 +100,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def __post_init__(self) -> None:
         if self.address:
             check_peer("address", self.address, unix=True)
+            hosted = "has no effect with address: give it to the gateway there"
+            check(self.dialect == "auto", "dialect", hosted)
+            check(not self.token_file, "token_file", hosted)
+        else:
+            check(not self.caller_token_file, "caller_token_file", "has no effect without address")
 
 
 class StorePortConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -175,9 +188,38 @@ class NodeManagerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
                 check_listen(key, address)
         if self.advertise:
             check_peer("advertise", self.advertise)
-        for number, address in enumerate(self.controllers):
-            check_peer(f"controllers[{number}]", address)
+        else:
+            here = not is_local(self.listen) or is_local(f"{self.pod_ip}:0")
+            check(here, "listen", f"nobody reaches it at pod_ip, {self.pod_ip}: listen there, or set advertise")
+        strict = self.rest_listen or not self.rest_strict_fencing
+        check(bool(strict), "rest_strict_fencing", "has no effect without rest_listen")
+        check_peers("controllers", self.controllers)
+        self._check_engines()
         try:
-            re.compile(self.worker_pattern)
+            every = re.search(self.worker_pattern, "") is not None
         except (re.error, OverflowError, RecursionError) as error:
-            check(False, "worker_pattern", f"is no regular expression: {error}")
+            raise ConfigError(f"worker_pattern: is no regular expression: {error}") from error
+        check(not every, "worker_pattern", "matches every process, also those that only help")
+
+    def check_files(self) -> None:
+        """Raise ConfigError for files that a start would refuse."""
+        self.tls.check_files()
+        for token_file in filter(None, (self.gateway.token_file, self.gateway.caller_token_file)):
+            read_token(Path(token_file))
+
+    def _check_engines(self) -> None:
+        """Each has a port, a process and cards of its own; of SGLang one server answers for all ranks."""
+        listens = {"listen": self.listen, "rest_listen": self.rest_listen, "metrics_listen": self.metrics_listen}
+        served = {
+            f"engines[{number}].port": f"{engine.host or self.pod_ip}:{engine.port}"
+            for number, engine in enumerate(self.engines)
+            if not engine.headless
+        }
+        if "sglang" in (self.gateway.dialect, self.capability and self.capability.dialect):
+            for key, address in served.items():
+                check_apart(listens | {key: address})
+        else:
+            check_apart(listens | served)
+            check_once({f"engines[{n}].pid": engine.pid for n, engine in enumerate(self.engines) if engine.pid})
+        devices = ((n, m, device) for n, engine in enumerate(self.engines) for m, device in enumerate(engine.devices))
+        check_once({f"engines[{n}].devices[{m}].device_id": device.device_id for n, m, device in devices})

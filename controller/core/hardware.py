@@ -1,5 +1,6 @@
 """Which DP ranks a hardware fault concerns, and how grave it is for them (recovery.md section 7, RFC section 4.2)."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +13,7 @@ LINK_DOWN = canonical_code("81078603")
 
 _PRE_SEPARATE = frozenset({"PreSeparateNPU", "PreSeparate", "PreSeparateFault"})
 _NOISY_LINKS = ("A3", "A5")
+_GENERATION = re.compile(r"(?:[^-]+-)*(A[1235])(?:-[^-]+)*", re.IGNORECASE)
 
 
 class LinkDown(StrEnum):
@@ -43,8 +45,14 @@ class HardwarePolicy:
     def link_down_counts(self) -> bool:
         """``LINK_DOWN`` has the level that the cluster gives it."""
         if self.link_down is LinkDown.AUTO:
-            return not self.hardware_type.upper().endswith(_NOISY_LINKS)
+            return generation(self.hardware_type) not in _NOISY_LINKS
         return self.link_down is LinkDown.COUNT
+
+
+def generation(hardware_type: str) -> str:
+    """``A2`` of ``800I-A2`` or ``800I-A2-32G``; empty when it names none that is known (mindcluster.md section 8)."""
+    found = _GENERATION.fullmatch(hardware_type)
+    return found[1].upper() if found else ""
 
 
 def effective_level(fault: HardwareFault, policy: HardwarePolicy, *, working: bool) -> FaultLevel:

@@ -3,13 +3,13 @@
 import asyncio
 import tempfile
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from motor_ft.model.errors import FtError
 from motor_ft.model.topology import Role
 from motor_ft.wire.config import ConfigError
 from nodemanager.app import run_node_manager
-from nodemanager.config import CapabilityConfig, DeviceConfig, EngineConfig, GatewayConfig, NodeManagerConfig
+from nodemanager.config import CapabilityConfig, DeviceConfig, Dialect, EngineConfig, GatewayConfig, NodeManagerConfig
 from tests.simulation.loop import Process
 from tests.simulation.machine import Machine
 
@@ -173,7 +173,7 @@ class SimPod:
             dp_size=job.dp_size,
             engines=(*(self._engine(rank) for rank in self.ranks), *(self._second(rank) for rank in self.headless)),
             capability=CapabilityConfig(
-                dialect=job.dialect,
+                dialect=cast(Dialect, job.dialect),
                 engine_ft=True,
                 scale_down_supported=job.dialect != "vllm_0_33",
                 external_lb=True,

@@ -1,10 +1,13 @@
 """Addresses and URLs of a configuration: what cannot be one is an error when it is read, not when it is used."""
 
 import re
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
 
-from motor_ft.wire.config import ConfigError, check
+from motor_ft.wire.config import ConfigError, check, check_once, numbered
+
+_EVERYWHERE = frozenset({"0.0.0.0", "::"})
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -58,6 +61,29 @@ def check_url(key: str, url: str, *schemes: str, path: bool = False) -> None:
         plain, parts = False, urlsplit("")
     what = " or ".join(f"{scheme}://host:port" for scheme in schemes)
     check(plain and parts.scheme in schemes, key, f"must be {what}, not {url!r}")
+
+
+def check_peers(key: str, addresses: Sequence[str]) -> None:
+    """Raise ConfigError unless one can connect to each of them, and each is another one."""
+    for number, address in enumerate(addresses):
+        check_peer(f"{key}[{number}]", address)
+    check_once(numbered(key, addresses))
+
+
+def check_apart(listens: Mapping[str, str]) -> None:
+    """Raise ConfigError for a key whose ``host:port`` an earlier key has: only one process can listen there.
+
+    All are checked already. Empty ones and ``unix:`` are left out, and port 0, which is any that is free.
+    """
+    taken: dict[str, tuple[str, int]] = {}
+    for key, address in listens.items():
+        if not address or address.startswith("unix:"):
+            continue
+        host, port = split_address(address)
+        for other, (its_host, its_port) in taken.items():
+            same = port == its_port != 0 and (host == its_host or not _EVERYWHERE.isdisjoint((host, its_host)))
+            check(not same, key, f"{address} is where {other} listens already: give it another port")
+        taken[key] = host, port
 
 
 def _is_host(host: str) -> bool:

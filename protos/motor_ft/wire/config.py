@@ -1,7 +1,7 @@
 """Configuration files: read once at start, strictly."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +24,19 @@ def check(condition: bool, key: str, what: str) -> None:
     """Raise ConfigError for ``key`` unless ``condition`` holds; made for ``__post_init__``, ``key`` relative to it."""
     if not condition:
         raise ConfigError(f"{key}: {what}")
+
+
+def numbered(key: str, values: Iterable[object]) -> dict[str, object]:
+    """Return the values of a list by their key paths."""
+    return {f"{key}[{number}]": value for number, value in enumerate(values)}
+
+
+def check_once(values: Mapping[str, object]) -> None:
+    """Raise ConfigError for a key whose value an earlier key has."""
+    first: dict[object, str] = {}
+    for key, value in values.items():
+        other = first.setdefault(value, key)
+        check(other == key, key, f"{value!r} is {other} already: each can be there once")
 
 
 def load(path: Path, schema: type[T]) -> T:

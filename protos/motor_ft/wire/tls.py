@@ -46,6 +46,11 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """Raise ConfigError where a process that serves gRPC would encrypt only what it asks of others."""
         check(not self.ca_file or bool(self.cert_file), "tls.cert_file", "must be given where ca_file is")
 
+    def check_files(self) -> None:
+        """Raise ConfigError for files that cannot be used, as a start would."""
+        self.client()
+        self.server()
+
     def client(self) -> ClientTls | None:
         """For channels; None for plain text. Raises ConfigError for files that cannot be used."""
         if not self.ca_file:
@@ -74,7 +79,7 @@ def read_pems(
     Raises ConfigError that says ``where`` they are configured. Looked at here, for gRPC says nothing of files that it
     cannot use but fails every handshake.
     """
-    ca, key, cert = (_read(where, name) for name in (ca_file, key_file, cert_file))
+    ca, key, cert = (read_file(where, name) for name in (ca_file, key_file, cert_file))
     context = ssl.create_default_context()
     try:
         if ca_file:
@@ -87,7 +92,8 @@ def read_pems(
     return ca, key, cert
 
 
-def _read(where: str, name: str) -> bytes | None:
+def read_file(where: str, name: str) -> bytes | None:
+    """Return the content of a file, None without a name; raises ConfigError that says ``where`` it is configured."""
     try:
         return Path(name).read_bytes() if name else None
     except OSError as error:

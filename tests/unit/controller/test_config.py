@@ -157,6 +157,24 @@ def test_what_the_file_says_reaches_the_fault_manager(tmp_path: Path) -> None:
             id="threshold-zero",
         ),
         pytest.param(
+            {"hardware_type": "A9"},
+            "fault_tolerance_config.hardware_type: 'A9' names no generation that is known: write A1, A2, A3 or A5, "
+            "also as in 800I-A2, or leave it empty and say in hardware_link_down what a lost link means",
+            id="unknown-hardware",
+        ),
+        pytest.param(
+            {"dp_scale_down_config": {"poll_interval_sec": 31}},
+            "fault_tolerance_config.dp_scale_down_config.poll_interval_sec: "
+            "31 s must not be above execution_deadline_sec = 30 s",
+            id="never-polled",
+        ),
+        pytest.param(
+            {"engine_relaunch_timeout_sec": 4},
+            "fault_tolerance_config.engine_relaunch_poll_interval_sec: "
+            "5 s must not be above engine_relaunch_timeout_sec = 4 s",
+            id="relaunch-never-polled",
+        ),
+        pytest.param(
             {"hardware_link_down": "maybe"},
             "fault_tolerance_config.hardware_link_down: invalid enum value 'maybe', "
             "must be one of 'auto', 'count', 'ignore'",
@@ -207,6 +225,37 @@ def test_an_address_has_a_port(tmp_path: Path, key: str) -> None:
 
 def test_a_store_is_of_a_known_kind(tmp_path: Path) -> None:
     assert refusal(tmp_path, {"store": {"kind": "redis"}}).startswith("store.kind: ")
+
+
+def test_what_belongs_to_another_kind_of_store_is_refused(tmp_path: Path) -> None:
+    """Two Controllers with files of their own, where somebody has meant one etcd, would both lead."""
+    etcd = {"endpoints": ["http://a:1"]}
+    assert refusal(tmp_path, {"store": {"etcd": etcd}}) == (
+        'store.etcd.endpoints: have no effect with kind = "sqlite": leave them out, or write kind = "etcd"'
+    )
+    assert refusal(tmp_path, {"store": {"kind": "etcd", "etcd": etcd, "path": "a.db"}}) == (
+        'store.path: has no effect with kind = "etcd": leave it out, or write kind = "sqlite"'
+    )
+
+
+def test_nothing_is_named_twice(tmp_path: Path) -> None:
+    """A Coordinator with two writers is told two things at once."""
+    twice = ["http://a:1", "http://a:1"]
+    assert refusal(tmp_path, {"coordinators": twice}).startswith("coordinators[1]: 'http://a:1' is coordinators[0] ")
+    store = {"kind": "etcd", "etcd": {"endpoints": twice}}
+    assert refusal(tmp_path, {"store": store}).startswith("store.etcd.endpoints[1]: ")
+    listens = {"listen": "0.0.0.0:9090"}
+    assert refusal(tmp_path, listens).startswith("metrics_listen: 127.0.0.1:9090 is where listen listens already")
+    read(tmp_path, {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0"})
+
+
+def test_files_are_looked_at(tmp_path: Path) -> None:
+    etcd = {"endpoints": ["https://a:1"]}
+    store = {"kind": "etcd", "etcd": etcd}
+    read(tmp_path, {"store": store}).check_files()
+    for change in ({"ca_file": "gone.pem"}, {"user": "motor", "password_file": "gone"}):
+        with pytest.raises(ConfigError, match=r"store.etcd: cannot read gone.*: No such file"):
+            read(tmp_path, {"store": store | {"etcd": etcd | change}}).check_files()
 
 
 def test_a_coordinator_over_tls_needs_the_section_that_says_how(tmp_path: Path) -> None:

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from gateway.config import EngineAddress, EngineDaemonConfig, MindClusterDaemonConfig, RestDaemonConfig
+from gateway.config import (
+    EngineAddress,
+    EngineDaemonConfig,
+    EngineGatewayConfig,
+    MindClusterDaemonConfig,
+    RestDaemonConfig,
+)
 from motor_ft.wire.config import ConfigError, load
 
 ENGINE = """
@@ -77,6 +83,7 @@ def test_defaults_are_enough(tmp_path: Path) -> None:
         ({"engines": [{"rank": 0, "url": "http://user:secret@h:1"}]}, "engine.engines[0].url"),
         ({"engines": [{"rank": 0, "url": "http://h:1", "port": 1}]}, "engine.engines[0].port"),
         ({"engines": [{"rank": 0, "url": "http://h:1"}] * 2}, "engines"),
+        ({"engines": [{"rank": 0, "url": "http://h:1"}, {"rank": 1, "url": "http://h:1/"}]}, "engines[1].url: "),
         (WHOLE["engine"] | {"dialect": "french"}, "engine.dialect"),
         (WHOLE["engine"] | {"request_timeout_sec": 0}, "engine.request_timeout_sec"),
         (WHOLE["engine"] | {"retries": 3}, "engine.retries"),
@@ -93,6 +100,7 @@ def test_a_bad_engine_is_named_by_its_key(tmp_path: Path, engine: dict[str, obje
         ({"metrics_listen": "h"}, "metrics_listen"),
         ({"log_level": "loud"}, "log_level"),
         ({"more": 1}, "more"),
+        ({"listen": "h:1", "metrics_listen": "0.0.0.0:1"}, "metrics_listen: 0.0.0.0:1 is where listen listens already"),
     ],
 )
 def test_a_bad_address_is_named_by_its_key(tmp_path: Path, change: dict[str, object], key: str) -> None:
@@ -118,6 +126,11 @@ def test_an_address_needs_no_trailing_slash_and_bears_one(tmp_path: Path) -> Non
         ({"kubernetes": None}, "kubernetes"),
         ({"kubernetes": {"configmaps": [], "nodes": False}}, "kubernetes.configmaps"),
         ({"kubernetes": {"configmaps": ["pods"]}}, "kubernetes.configmaps[0]"),
+        ({"kubernetes": {"configmaps": ["node", "node"]}}, "kubernetes.configmaps[1]: "),
+        ({"kubernetes": {"conditions": 2 * [{"type": "X", "level": "L5"}]}}, "kubernetes.conditions[1]: 'X=True' is"),
+        ({"kubernetes": {"conditions": [{"type": "X", "level": "L5", "bad_status": ""}]}}, "conditions[0].bad_status"),
+        ({"kubernetes": {"nodes": False, "node_selector": "a=b"}}, "kubernetes.node_selector: has no effect"),
+        ({"controllers": ["h:1", "h:1"]}, "controllers[1]: 'h:1' is controllers[0] already"),
         ({"kubernetes": {"server": "http://h", "kubeconfig": "k"}}, "kubernetes.kubeconfig"),
         ({"kubernetes": {"conditions": [{"type": "NT_NPU_DEVICE", "level": "L7"}]}}, "kubernetes.conditions[0].level"),
         ({"clusterd": {"address": "h"}}, "clusterd.address"),
@@ -130,3 +143,25 @@ def test_an_address_needs_no_trailing_slash_and_bears_one(tmp_path: Path) -> Non
 )
 def test_a_bad_adapter_of_hardware_is_named_by_its_key(tmp_path: Path, change: dict[str, object], key: str) -> None:
     assert key in error_of(tmp_path, MINDCLUSTER | change, MindClusterDaemonConfig)
+
+
+def test_of_sglang_one_server_answers_for_every_rank(tmp_path: Path) -> None:
+    engines = tuple(EngineAddress(rank, "http://h:1") for rank in (0, 1))
+    assert EngineGatewayConfig(engines=engines, dialect="sglang").engines == engines
+
+
+def test_files_are_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.json"
+    missing = str(tmp_path / "missing")
+    for schema, content, change in (
+        (EngineDaemonConfig, WHOLE, {"caller_token_file": missing}),
+        (EngineDaemonConfig, WHOLE, {"engine": WHOLE["engine"] | {"token_file": missing}}),
+        (RestDaemonConfig, REST, {"tls": {"ca_file": missing}}),
+        (MindClusterDaemonConfig, MINDCLUSTER, {"kubernetes": {"kubeconfig": missing}}),
+        (MindClusterDaemonConfig, MINDCLUSTER, {"clusterd": {"address": "h:1", "ca_file": missing}}),
+    ):
+        path.write_text(json.dumps(content))
+        load(path, schema).check_files()
+        path.write_text(json.dumps(content | change))
+        with pytest.raises(ConfigError, match=f"{missing}.*No such file"):
+            load(path, schema).check_files()

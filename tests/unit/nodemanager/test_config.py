@@ -35,6 +35,11 @@ GOOD: dict[str, Any] = {
 }
 
 
+def two(**same: Any) -> list[dict[str, Any]]:
+    """Two that have this in common."""
+    return [{"rank": rank, "port": 8000 + rank} | same for rank in (0, 1)]
+
+
 def read(directory: Path, **change: Any) -> NodeManagerConfig:
     file = directory / "node.json"
     file.write_bytes(msgspec.json.encode(GOOD | change))
@@ -78,6 +83,30 @@ def test_engines_that_are_not_said_to_have_fault_tolerance_are_not_asked_for_it(
         ({"engines": [{"rank": 0, "port": 1, "pid": 1, "command": ["x"]}]}, "pid: comes in place of command"),
         ({"engines": [{"rank": 0, "port": 70000}]}, "engines[0].port: expected `int` <= 65535"),
         ({"engines": []}, "engines"),
+        ({"engines": two(port=8000)}, "engines[1].port: 10.0.0.1:8000 is where engines[0].port listens already"),
+        ({"engines": two(port=50061)}, "engines[0].port: 10.0.0.1:50061 is where listen listens already"),
+        ({"engines": two(pid=7)}, "engines[1].pid: 7 is engines[0].pid already"),
+        (
+            {"engines": two(devices=[{"device_id": "3"}])},
+            "engines[1].devices[0].device_id: '3' is engines[0].devices[0].device_id already",
+        ),
+        (
+            {"engines": [{"rank": 0, "port": 1, "devices": [{"device_id": "card 3"}]}]},
+            "engines[0].devices[0].device_id: 'card 3' names no card: write its number on the node, 3 or Ascend910-3",
+        ),
+        ({"metrics_listen": "10.0.0.1:50061"}, "metrics_listen: 10.0.0.1:50061 is where listen listens already"),
+        ({"listen": "127.0.0.1:50061"}, "listen: nobody reaches it at pod_ip, 10.0.0.1"),
+        ({"rest_strict_fencing": True}, "rest_strict_fencing: has no effect without rest_listen"),
+        ({"controllers": ["c:1", "c:1"]}, "controllers[1]: 'c:1' is controllers[0] already"),
+        ({"worker_pattern": "Worker|"}, "worker_pattern: matches every process"),
+        ({"gateway": {"caller_token_file": "t"}}, "gateway.caller_token_file: has no effect without address"),
+        ({"gateway": {"address": "g:1", "token_file": "t"}}, "gateway.token_file: has no effect with address"),
+        ({"gateway": {"address": "g:1", "dialect": "sglang"}}, "gateway.dialect: has no effect with address"),
+        ({"tls": {"server_name": "motor-ft"}}, "tls.server_name: has no effect without ca_file"),
+        (
+            {"capability": GOOD["capability"] | {"dialect": "french"}},
+            "capability.dialect: invalid enum value 'french', must be one of 'auto', 'sglang'",
+        ),
         ({"listen": "nowhere"}, "listen: must be host:port, not 'nowhere'"),
         ({"controllers": ["c:x"]}, "controllers[0]: must be host:port, not 'c:x'"),
         ({"controllers": ["c:1", "http://c:1"]}, "controllers[1]: must be host:port, not 'http://c:1'"),
@@ -102,3 +131,18 @@ def test_engines_that_are_not_said_to_have_fault_tolerance_are_not_asked_for_it(
 def test_a_bad_one_names_the_key(tmp_path: Path, change: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(text)):
         read(tmp_path, **change)
+
+
+def test_of_sglang_one_server_answers_for_every_rank(tmp_path: Path) -> None:
+    sglang = {"capability": None, "gateway": {"dialect": "sglang"}}
+    read(tmp_path, engines=two(port=8000, pid=7), **sglang)
+    with pytest.raises(ConfigError, match=r"engines\[0\]\.port: .* is where listen listens already"):
+        read(tmp_path, engines=two(port=50061), **sglang)
+
+
+def test_files_are_looked_at(tmp_path: Path) -> None:
+    read(tmp_path).check_files()
+    with pytest.raises(ConfigError, match="cannot read the token"):
+        read(tmp_path, gateway={"token_file": str(tmp_path / "token")}).check_files()
+    with pytest.raises(ConfigError, match=r"tls: cannot read .*ca\.pem"):
+        read(tmp_path, tls=dict.fromkeys(("ca_file", "cert_file", "key_file"), str(tmp_path / "ca.pem"))).check_files()

@@ -107,6 +107,8 @@ def test_a_mapping_names_only_ranks_of_the_node(cards: set[int], noise: str) -> 
         ("", LinkDown.AUTO, FaultLevel.L6),
         ("800I-A2", LinkDown.AUTO, FaultLevel.L6),
         ("800I-A3", LinkDown.AUTO, FaultLevel.L1),
+        ("800I-A3-64G", LinkDown.AUTO, FaultLevel.L1),
+        ("800I-A2-32G", LinkDown.AUTO, FaultLevel.L6),
         ("a5", LinkDown.AUTO, FaultLevel.L1),
         ("800I-A3", LinkDown.COUNT, FaultLevel.L6),
         ("800I-A2", LinkDown.IGNORE, FaultLevel.L1),
