@@ -1,7 +1,7 @@
 """The ranks of this pod: what is known of them now, and who learns of changes."""
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -125,6 +125,14 @@ class Pod:
                 Reason.UNKNOWN_RANK, f"ranks {unknown} are not routable here or retired; this pod has {sorted(targets)}"
             )
         return tuple(targets[rank] for rank in ranks)
+
+    def check_meant(self, engines: Iterable[tuple[int, str]]) -> None:
+        """Raise FtError ENGINE_IDENTITY_MISMATCH when an own rank of ``engines`` has another incarnation here now."""
+        present = {target.rank: target.incarnation for target in self.targets()}
+        for rank, meant in engines:
+            if present.get(rank, meant) != meant:
+                text = f"engine {meant} of rank {rank} was replaced by {present[rank]}; it is no survivor"
+                raise FtError(Reason.ENGINE_IDENTITY_MISMATCH, text)
 
     def observe(self, reading: EngineObservation, target: Target) -> None:
         """Fold in what was read when ``target`` was asked, and report it when it is worth a report."""

@@ -104,8 +104,9 @@ class FtService:
     async def guard(self, command: Command, lease_sec: float, plan: ScaleDownPlan | None) -> Grant:
         """Take or renew the lease.
 
-        With a plan, what is left of removed own ranks is ended first, and, where ranks are removed, the node of the
-        lowest survivor reserves the store port for as long as the lease; a renewal returns the same port.
+        A plan must mean the engines that run here. What is left of removed own ranks is ended first, and, where ranks
+        are removed, the node of the lowest survivor reserves the store port for as long as the lease; a renewal returns
+        the same port.
         """
         self.check_enabled()
         received = self._clock.boot()
@@ -120,6 +121,7 @@ class FtService:
             guard = taken(self._journal.state)
             port = guard.dp_store_port
             if plan is not None:
+                self._pod.check_meant(plan.survivors)
                 await self._fence_removed(plan)
                 if plan.removed and port is None and plan.lowest_survivor in self._pod.own:
                     port = self._store_port.reserve()

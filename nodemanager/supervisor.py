@@ -15,7 +15,7 @@ from motor_ft.wire.tasks import Tasks
 from nodemanager import procfs
 from nodemanager.core.health import DeathReport
 from nodemanager.core.ports import Clock
-from nodemanager.core.state import EngineProcess, NodeState
+from nodemanager.core.state import EngineProcess, NodeState, began
 from nodemanager.journal import Journal
 from nodemanager.process import Launched, Process
 
@@ -229,11 +229,10 @@ class Supervisor:
 
 
 def _begun(state: NodeState, present: Mapping[int, EngineProcess], new_id: Callable[[], str]) -> NodeState:
-    """State with incarnations for what is new; then the pod was not ready yet, whatever was before."""
+    """State with incarnations for what is new."""
     engines, starts = dict(present), state.engine_starts
     for rank, engine in present.items():
         if not engine.incarnation:
             starts += 1
             engines[rank] = replace(engine, incarnation=f"{new_id()}.{starts}")
-    ready = state.ready and starts == state.engine_starts
-    return replace(state, engines=engines, engine_starts=starts, ready=ready)
+    return began(state, engines, starts)

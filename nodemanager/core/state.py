@@ -11,6 +11,7 @@ from nodemanager.core.fence import Fence
 from nodemanager.core.guard import BootTime, Guard, check_finalize, check_live
 
 KEPT_ANSWERS = 64
+RELAUNCH = "RestartEngines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,26 @@ class NodeState:
 def started(state: NodeState) -> NodeState:
     """A process of the NodeManager starts: its incarnation number is ``starts``."""
     return replace(state, starts=state.starts + 1)
+
+
+def began(state: NodeState, engines: Mapping[int, EngineProcess], starts: int) -> NodeState:
+    """These engines run now, ``starts`` were started so far.
+
+    When some are new, the pod was not ready yet, whatever was before, and it takes no part any more in a transaction
+    that meant the others: its guard has ended, and neither a Guard nor a commit of it is accepted, repeated or not.
+    """
+    state = replace(state, engines=engines)
+    if starts == state.engine_starts:
+        return state
+    return replace(
+        state,
+        engine_starts=starts,
+        ready=False,
+        guard=None,
+        ended=state.guard.holder.request_id if state.guard else state.ended,
+        committed="",
+        answers=tuple(answer for answer in state.answers if answer.method == RELAUNCH),
+    )
 
 
 def welcomed(state: NodeState, instance_id: int, epoch: int, generation: int, *, scale_down_on: bool) -> NodeState:
@@ -211,7 +232,7 @@ def _noted(state: NodeState, command: Command) -> Fence:
 
 
 def _relaunch(command: Command) -> tuple[str, str]:
-    return "RestartEngines", "{}/{}".format(*_episode(command))
+    return RELAUNCH, "{}/{}".format(*_episode(command))
 
 
 def _episode(command: Command) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 A mutant gets a MonkeyPatch and puts its bug into the daemons for one run.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ import gateway.engines.hub
 import nodemanager.core.fence
 import nodemanager.core.state
 import nodemanager.service
+import nodemanager.supervisor
 from controller.core import effects as fx
 from controller.core.evidence import Evidence, on_death, on_fault, on_healthy
 from controller.core.phases import Phase
@@ -35,6 +36,7 @@ from controller.fault_manager.manager import PodAttachment
 from controller.strategies.transaction import TransactionStrategy
 from gateway.engines.client import UnansweredError
 from motor_ft.model.engine import EngineObservation, EngineStatus, EvidenceSource
+from nodemanager.core.state import EngineProcess, NodeState
 from tests.simulation.rpc import SimChannel
 from tests.simulation.scenario import Config, Event, Job, Pod, Scenario
 
@@ -188,6 +190,17 @@ def commit_what_is_unhealthy(patch: Patch) -> None:
         return Judgement(Verdict.GO) if seen.status is EngineStatus.UNHEALTHY else judge_recovery(seen, *rest)
 
     patch.setattr(apply, "judge_recovery", generous)
+
+
+def stand_by_a_commit_for_new_engines(patch: Patch) -> None:
+    """A NodeManager that was restarted, and its engines with it, still holds the guard that it held for the others."""
+
+    def began(known: NodeState, engines: Mapping[int, EngineProcess], starts: int) -> NodeState:
+        return replace(
+            known, engines=engines, engine_starts=starts, ready=known.ready and starts == known.engine_starts
+        )
+
+    patch.setattr(nodemanager.supervisor, "began", began)
 
 
 def leave_the_removed_alive(patch: Patch) -> None:
@@ -344,6 +357,11 @@ MUTANTS: dict[str, Mutant] = {
         Mutant(
             commit_what_is_unhealthy,
             _scene(DEATH, config=Config(store_lease=4.0, probe="off")),
+            "commit after recovery",
+        ),
+        Mutant(
+            stand_by_a_commit_for_new_engines,
+            _scene(DEATH, _at("arrive Finalize", "node_kill", "0/0")),
             "commit after recovery",
         ),
         Mutant(leave_the_removed_alive, _scene(DEATH), "removed ranks are ended"),

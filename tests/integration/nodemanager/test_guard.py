@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from motor_ft.model.command import freeze_plan
 from motor_ft.model.errors import FtError, Reason
 from tests.integration.nodemanager.gateway import ScriptedGateway
 from tests.integration.nodemanager.node import EPOCH, INSTANCE, Node, command
@@ -110,6 +111,14 @@ async def test_the_node_of_another_rank_reserves_nothing(tmp_path: Path, gateway
     async with Node(tmp_path, gateway, ranks=(1, 2), launched=()).running() as node:
         await node.join()
         assert not (await node.guard(command(), plan=node.plan())).HasField("dp_store_port")
+
+
+async def test_a_plan_that_means_an_engine_that_was_replaced_is_refused(node: Node) -> None:
+    plan = node.plan()
+    other = freeze_plan(INSTANCE, 1, frozenset(plan.removed), {**dict(plan.survivors), 0: "before"})
+    with refuses(Reason.ENGINE_IDENTITY_MISMATCH):
+        await node.guard(command(), plan=other)
+    assert node.state.guard is None
 
 
 async def test_a_plan_whose_hash_is_wrong_is_refused_and_nobody_is_killed(

@@ -62,7 +62,8 @@ class CommandRules:
 
     def _planned(self, instance_id: int, request_id: str, plan: common_pb2.ScaleDownPlan) -> None:
         if (job := self.facts.job_of(instance_id)) is not None:
-            self._engines.planned(job, request_id, plan.removed_dp_ranks, min(each.dp_rank for each in plan.survivors))
+            survivors = frozenset(each.dp_rank for each in plan.survivors)
+            self._engines.planned(job, request_id, plan.removed_dp_ranks, survivors)
 
     def got(self, request: bytes) -> None:
         """A Controller has the readings that it asked for."""
@@ -86,6 +87,8 @@ class CommandRules:
             self._break("fence", text)
         if method == "Guard":
             self._guarded(message, node_manager_pb2.GuardResponse.FromString(answer.body))
+        elif method == "Finalize" and message.commit and (pod := self.facts.world.pod_of(server)) is not None:
+            self._engines.committed(pod, message.header.request_id, frozenset(message.retired_dp_ranks))
 
     def journalled(self, uid: str, state: NodeState) -> None:
         """A NodeManager has made a state durable."""

@@ -4,11 +4,14 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.simulation.engines import Seat
 from tests.simulation.rules.facts import Facts, gone
 from tests.support.engine.states import Status
+
+if TYPE_CHECKING:
+    from tests.simulation.pods import SimPod
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class EngineRules:
         self.facts = facts
         self._told: Counter[tuple[int, str]] = Counter()
         self._plans: dict[str, Plan] = {}
+        self._survivors: dict[str, frozenset[int]] = {}
         self._unrecovered: dict[int, str] = {}
         self._alive_since: dict[int, float] = {}
         self._gone: set[int] = set()
@@ -72,6 +76,16 @@ class EngineRules:
         """It has become healthy since it was told something."""
         return seat.engine.root.pid not in self._unrecovered
 
+    def committed(self, pod: "SimPod", request_id: str, retired: frozenset[int]) -> None:
+        """A pod stands by a commit: its survivors are the engines that were told, and of the removed none is left."""
+        told = {pid for pid, request in self._told if request == request_id}
+        for rank in pod.ranks if pod.shape.mode != "endpoint" else ():
+            seat = self.facts.world.fleets[pod.job].seats[rank]
+            if rank in retired and seat.engine.root.alive:
+                self._break("removed ranks are ended", f"{seat} still runs")
+            if rank in self._survivors.get(request_id, ()) and seat.engine.root.pid not in told:
+                self._break("commit after recovery", f"{seat} was never told to go on")
+
     def _unseen(self, seat: Seat, request_id: str) -> bool:
         """It took the place of another since that was asked, and nobody watches its process; it refuses by itself."""
         asked_at = self.facts.asked_at.get((request_id, seat.engine.rank), self.facts.now)
@@ -90,11 +104,12 @@ class EngineRules:
         if seats[lowest].machine.name != plan.master:
             self._break("master", f"{me}: the store moves to {plan.master}, the lowest survivor is rank {lowest}")
 
-    def planned(self, job: int, request_id: str, removed: Iterable[int], survivor: int) -> None:
+    def planned(self, job: int, request_id: str, removed: Iterable[int], survivors: frozenset[int]) -> None:
         """A plan is frozen; from here on its removed ranks are ended."""
+        self._survivors[request_id] = survivors
         seats = self.facts.world.fleets[job].seats
         for rank in removed:
-            if not self._dead(seats[rank], seats[survivor], request_id):
+            if not self._dead(seats[rank], seats[min(survivors)], request_id):
                 self._break("only DEAD is removed", f"{seats[rank]} is to be removed, and lives")
 
     def _dead(self, removed: Seat, survivor: Seat, request_id: str) -> bool:

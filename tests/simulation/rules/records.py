@@ -71,16 +71,10 @@ class RecordRules:
             self.facts.break_rule("nothing is replayed", text)
 
     def _committed(self, instance_id: int, record: RuntimeRecord) -> None:
-        """Every survivor works again, and of the removed ranks nothing is left that we supervise."""
-        world, job = self.facts.world, self.facts.job_of(instance_id)
+        """Every survivor works again."""
+        job = self.facts.job_of(instance_id)
         if job is None:
             return
-        seats, supervised = world.fleets[job].seats, world.scenario.jobs[job].mode != "endpoint"
-        group = next(each.rank.group for rank, each in seats.items() if rank not in record.dead_committed and each.rank)
-        for rank, seat in sorted(seats.items()):
-            if rank in record.dead_committed:
-                same = seat.rank is not None and seat.rank.group is group
-                if supervised and same and seat.engine.root.alive:
-                    self.facts.break_rule("removed ranks are ended", f"{seat} still runs")
-            elif not self._engines.recovered(seat):
+        for rank, seat in sorted(self.facts.world.fleets[job].seats.items()):
+            if rank not in record.dead_committed and not self._engines.recovered(seat):
                 self.facts.break_rule("commit after recovery", f"{seat} has not recovered")

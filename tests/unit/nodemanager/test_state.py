@@ -12,10 +12,13 @@ from nodemanager.core.applies import ApplyOrder
 from nodemanager.core.guard import BootTime, take
 from nodemanager.core.state import (
     KEPT_ANSWERS,
+    RELAUNCH,
     Answer,
+    EngineProcess,
     NodeState,
     admit,
     answered,
+    began,
     check_not_ended,
     check_sending,
     finalized,
@@ -56,6 +59,24 @@ def test_a_commit_that_is_repeated_changes_nothing() -> None:
         with pytest.raises(FtError) as caught:
             finalize(state, commit=commit, retired=retired)
         assert caught.value.reason is Reason.GUARD_REQUIRED
+
+
+def test_a_pod_whose_engines_are_new_takes_no_part_any_more_in_a_transaction_that_meant_others() -> None:
+    """Neither is its guard renewed, nor is a commit accepted, or answered as before; what is retired stays so."""
+    old, new = {0: EngineProcess("old")}, {0: EngineProcess("new")}
+    relaunch = Answer(RELAUNCH, "7/3", "", b"")
+    held = replace(guarded_state(), engines=old, engine_starts=1, ready=True)
+    for before in (held, finalize(held)):
+        known = replace(before, answers=(relaunch, Answer("Finalize", "7/a", "hash", b"ok")))
+        assert began(known, old, 1) == known
+        state = began(known, new, 2)
+        with pytest.raises(FtError, match="has ended here"):
+            check_not_ended(state, A)
+        with pytest.raises(FtError) as caught:
+            finalize(state)
+        assert caught.value.reason is Reason.GUARD_REQUIRED
+        assert (state.ready, state.engines, state.answers) == (False, new, (relaunch,))
+        assert state.retired == before.retired
 
 
 def test_abort_thaws_and_retires_nothing() -> None:
