@@ -5,40 +5,65 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+
+import msgspec
 
 from tests.simulation.census import kinds
 from tests.simulation.run import Result, simulate
 from tests.simulation.scenario import Scenario, load, scenario, store
 from tests.simulation.shrink import fails_as, shrink
 
+SEEDS = 1000
+OF_ONE = ("trace", "shrink")
+OF_MANY = ("seeds", "first", "jobs", "census", "digests")
 
-def main() -> int:
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Run seeds; 1 when any breaks a rule."""
     parser = argparse.ArgumentParser(
         prog="scripts/simulate", description="Random histories of the whole system in virtual time, checked by rules."
     )
-    parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many (%(default)s)")
-    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first of them (%(default)s)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="K", help="processes (%(default)s)")
+    parser.add_argument("--seeds", type=int, metavar="N", help=f"how many ({SEEDS})")
+    parser.add_argument("--first", type=int, metavar="SEED", help="the first of them (0)")
+    parser.add_argument("--jobs", type=int, metavar="K", help="processes (one for each CPU)")
     parser.add_argument("--seed", type=int, metavar="S", help="only this one")
     parser.add_argument("--case", type=Path, metavar="FILE", help="a stored scenario in place of a seed's")
-    parser.add_argument("--trace", action="store_true", help="with --seed or --case: what happened, line by line")
+    parser.add_argument("--trace", action="store_true", default=None, help="what happened in this one, line by line")
     parser.add_argument("--shrink", type=Path, metavar="FILE", help="store a shorter scenario that fails alike")
-    parser.add_argument("--census", action="store_true", help="count what has happened in how many histories")
-    parser.add_argument("--digests", action="store_true", help="print the hash of every history")
-    arguments = parser.parse_args()
-    if arguments.case is not None:
-        return _one(load(arguments.case), arguments)
+    parser.add_argument("--census", action="store_true", default=None, help="count what happened in how many histories")
+    parser.add_argument("--digests", action="store_true", default=None, help="print the hash of every history")
+    arguments = parser.parse_args(argv)
+    story = _story(parser, arguments)
+    wrong = [f"--{name}" for name in (OF_MANY if story else OF_ONE) if getattr(arguments, name) is not None]
+    if wrong:
+        parser.error(f"{', '.join(wrong)}: {'not with' if story else 'only with'} --seed or --case")
+    if story:
+        return _one(story, arguments)
+    count, jobs = (SEEDS if arguments.seeds is None else arguments.seeds), arguments.jobs
+    jobs = os.cpu_count() or 1 if jobs is None else jobs
+    if min(count, jobs) < 1:
+        parser.error("--seeds and --jobs must be at least 1")
+    first = arguments.first or 0
+    return _many(range(first, first + count), jobs, arguments)
+
+
+def _story(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Scenario | None:
+    """The one that is asked for; none when it is many."""
+    if arguments.case is None:
+        return None if arguments.seed is None else scenario(arguments.seed)
     if arguments.seed is not None:
-        return _one(scenario(arguments.seed), arguments)
-    return _many(range(arguments.first, arguments.first + arguments.seeds), arguments)
+        parser.error("--seed and --case are two histories; name one")
+    try:
+        return load(arguments.case)
+    except (OSError, msgspec.DecodeError) as error:
+        parser.error(f"--case: {arguments.case}: {error.strerror if isinstance(error, OSError) else error}")
 
 
 def _one(story: Scenario, arguments: argparse.Namespace) -> int:
-    result = simulate(story, verbose=arguments.trace)
+    result = simulate(story, verbose=bool(arguments.trace))
     print(*result.lines, sep="\n", end="\n" if result.lines else "")
     _report(story.seed, result)
     print(f"seed {story.seed}: {result.digest}, {result.seconds:.0f} s in {result.steps} steps")
@@ -47,9 +72,9 @@ def _one(story: Scenario, arguments: argparse.Namespace) -> int:
     return 1 if result.broken else 0
 
 
-def _many(seeds: range, arguments: argparse.Namespace) -> int:
+def _many(seeds: range, jobs: int, arguments: argparse.Namespace) -> int:
     start, failed, counts, census = time.monotonic(), 0, Counter[str](), Counter[str]()
-    for seed, result in _results(seeds, arguments.jobs):
+    for seed, result in _results(seeds, jobs):
         failed += bool(result.broken)
         counts += result.counts
         census.update(set(kinds(scenario(seed), result.happened, result.counts)))
