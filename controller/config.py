@@ -230,9 +230,9 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def __post_init__(self) -> None:
         check(self.kind != "etcd" or bool(self.etcd.endpoints), "etcd.endpoints", 'are needed with kind = "etcd"')
-        unused = f'{{}} no effect with kind = "{self.kind}": leave {{}} out, or write kind = "{{}}"'
-        check(self.kind == "etcd" or not self.etcd.endpoints, "etcd.endpoints", unused.format("have", "them", "etcd"))
-        check(self.kind == "sqlite" or self.path == SQLITE_PATH, "path", unused.format("has", "it", "sqlite"))
+        unused = f'has no effect with kind = "{self.kind}": leave it out, or write kind = '
+        check(self.kind == "etcd" or self.etcd == EtcdConfig(), "etcd", f'{unused}"etcd"')
+        check(self.kind == "sqlite" or self.path == SQLITE_PATH, "path", f'{unused}"sqlite"')
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

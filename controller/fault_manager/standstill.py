@@ -26,7 +26,7 @@ class Standstill:
         """Keep running, for ever: whoever else asks may do so seldom."""
         while True:
             self.ended_at()
-            await asyncio.sleep(self._settings.heartbeat_interval)
+            await asyncio.sleep(self._settings.quiet / 2)
 
     def ended_at(self) -> float:
         """When the last one ended, in monotonic seconds; whoever asks first after it notices it."""

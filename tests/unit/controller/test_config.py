@@ -231,7 +231,7 @@ def test_what_belongs_to_another_kind_of_store_is_refused(tmp_path: Path) -> Non
     """Two Controllers with files of their own, where somebody has meant one etcd, would both lead."""
     etcd = {"endpoints": ["http://a:1"]}
     assert refusal(tmp_path, {"store": {"etcd": etcd}}) == (
-        'store.etcd.endpoints: have no effect with kind = "sqlite": leave them out, or write kind = "etcd"'
+        'store.etcd: has no effect with kind = "sqlite": leave it out, or write kind = "etcd"'
     )
     assert refusal(tmp_path, {"store": {"kind": "etcd", "etcd": etcd, "path": "a.db"}}) == (
         'store.path: has no effect with kind = "etcd": leave it out, or write kind = "sqlite"'
