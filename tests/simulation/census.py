@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tests.simulation.scenario import Event, Scenario
+from tests.simulation.scenario import TURNS, Event, Scenario
 
 DEATHS = {"worker_kill", "engine_kill", "root_kill"}
 HEALING = {"unfreeze", "frontend_restore", "hardware_cleared"}
@@ -18,6 +18,8 @@ def kinds(scenario: Scenario, happened: Sequence[Event], counted: Iterable[str] 
         yield "second death"
     for event in happened:
         yield from _event(event)
+        if event.kind in TURNS and event.after:
+            yield "engine turns at some moment"
         if event.kind == "hardware":
             yield f"hardware {_order(event, deaths)}"
     if len(set(scenario.jobs)) > 1:
@@ -28,8 +30,10 @@ def kinds(scenario: Scenario, happened: Sequence[Event], counted: Iterable[str] 
         yield f"configuration: {name} {'on' if getattr(scenario.config, name) else 'off'}"
     for job in scenario.jobs:
         yield f"configuration: {job.mode}, {job.dialect}, {job.role}"
+        if job.mixed and len(job.pods) > 1:
+            yield "configuration: pods that differ"
     for name in counted:
-        if name.startswith(("phase ", "post ", "strange ")):
+        if name.startswith(("phase ", "post ", "strange ", "console ")):
             yield name
 
 

@@ -65,7 +65,9 @@ class Oracle:
 
     def journalled(self, directory: str, state: NodeState) -> None:
         """A NodeManager has made a state durable."""
-        self.commands.journalled(directory.rpartition("/")[2], state)
+        uid = directory.rpartition("/")[2]
+        self.facts.states[uid] = state
+        self.commands.journalled(uid, state)
 
     def said(self, speaker: Process, hearer: Process, method: str, message: bytes) -> None:
         """On a stream."""

@@ -25,6 +25,7 @@ import nodemanager.watcher
 from controller.core.ports import Store
 from controller.fault_manager.board import Board
 from gateway.mindcluster import metrics as mindcluster
+from nodemanager.rpc.local import LocalNode
 from tests.simulation.engines import SimHttp
 from tests.simulation.loop import PROCESS, Process
 from tests.simulation.machine import Machine, SimClock, SimJournal, SimSocket, SimUuid, WatchedProcess
@@ -146,6 +147,14 @@ def _node_manager(world: "World", patch: pytest.MonkeyPatch) -> None:
         "socket",
         SimpleNamespace(AF_INET=0, SOCK_STREAM=0, socket=lambda *_: SimSocket(machine())),
     )
+
+    def local(*args: Any) -> LocalNode:
+        node = LocalNode(*args)
+        if (pod := world.pod_of(_me())) is not None:
+            pod.local = node
+        return node
+
+    patch.setattr(nodemanager.app, "LocalNode", local)
 
     class Adopted(WatchedProcess):
         def __init__(self, *args: Any) -> None:

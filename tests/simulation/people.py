@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from motor_ft.model.command import Command, freeze_plan
+from motor_ft.model.command import ScaleDownPlan as Plan
 from motor_ft.v1 import controller_pb2_grpc, fault_report_pb2_grpc, node_lifecycle_pb2_grpc, node_manager_pb2_grpc
 from motor_ft.v1.common_pb2 import (
     INSTRUCTION_RETRY,
     INSTRUCTION_SCALE_DOWN,
+    ROLE_UNION,
     CommandHeader,
     Endpoint,
+    Instruction,
     OperatorHeader,
     ScaleDownPlan,
     Survivor,
@@ -28,9 +32,10 @@ from motor_ft.v1.controller_pb2 import (
 from motor_ft.v1.fault_report_pb2 import REPORTER_KIND_NODE_MANAGER, FaultReportRequest, Hello, Registration
 from motor_ft.v1.node_lifecycle_pb2 import RestartEnginesRequest, StopRequest
 from motor_ft.v1.node_manager_pb2 import ApplyRequest, FinalizeRequest, GuardRequest, StatusRequest
-from motor_ft.wire.convert import duration_to_pb
+from motor_ft.wire.convert import duration_to_pb, plan_to_pb
+from tests.simulation.console import at_console
 from tests.simulation.machine import Machine
-from tests.simulation.scenario import MISFITS
+from tests.simulation.scenario import CONSOLE, MISFITS
 
 if TYPE_CHECKING:
     from tests.simulation.pods import SimPod
@@ -52,11 +57,27 @@ def _other(header: CommandHeader, *, epoch: int = 0, generation: int = 0, instan
     )
 
 
+def _header(command: Command) -> CommandHeader:
+    return CommandHeader(
+        instance_id=command.instance_id,
+        request_id=command.request_id,
+        controller_epoch=command.epoch,
+        generation=command.generation,
+    )
+
+
 def _half(header: CommandHeader) -> CommandHeader:
     """An epoch without a generation."""
     half = _other(header)
     half.ClearField("generation")
     return half
+
+
+def _changed(plan: Plan, header: CommandHeader) -> ScaleDownPlan:
+    """A plan that is one, only not this one."""
+    removed = tuple(sorted({*plan.removed, 99}))
+    other = freeze_plan(header.instance_id, header.generation, frozenset(removed), dict(plan.survivors))
+    return plan_to_pb(other)
 
 
 def _made_up(pod: "SimPod") -> ScaleDownPlan:
@@ -65,13 +86,22 @@ def _made_up(pod: "SimPod") -> ScaleDownPlan:
     )
 
 
-def _apply(header: CommandHeader, pod: "SimPod", *, removed: Sequence[int], master: str = "10.6.0.2") -> ApplyRequest:
+def _apply(
+    header: CommandHeader,
+    pod: "SimPod",
+    *,
+    removed: Sequence[int],
+    master: str = "10.6.0.2",
+    plan_hash: str = "x",
+    instruction: Instruction.ValueType = INSTRUCTION_SCALE_DOWN,
+) -> ApplyRequest:
     return ApplyRequest(
         header=header,
-        instruction=INSTRUCTION_SCALE_DOWN if master else INSTRUCTION_RETRY,
+        instruction=instruction,
         dp_ranks=pod.ranks,
         removed_dp_ranks=removed,
         dp_master_ip=master,
+        plan_hash=plan_hash,
     )
 
 
@@ -89,10 +119,36 @@ STRANGE: dict[str, Callable[[CommandHeader, "SimPod"], Any]] = {
     "foreign apply": lambda h, pod: _apply(h, pod, removed=[99]),
     "apply to the removed": lambda h, pod: _apply(h, pod, removed=pod.ranks[:1]),
     "apply that removes nobody": lambda h, pod: _apply(h, pod, removed=[]),
-    "retry that removes": lambda h, pod: _apply(h, pod, removed=[99], master=""),
+    "retry that removes": lambda h, pod: _apply(h, pod, removed=[99], instruction=INSTRUCTION_RETRY),
     "unknown rank": lambda h, _: StatusRequest(header=h, dp_ranks=[99]),
 }
 """Commands that no leader gives, from the header that it would use."""
+
+
+def _stay(pod: "SimPod", plan: Plan) -> list[int]:
+    return [rank for rank, _ in plan.survivors if rank in pod.ranks]
+
+
+IN_HIS_NAME: dict[str, Callable[[CommandHeader, "SimPod", Plan], Any]] = {
+    "abort that retires": lambda h, pod, _: FinalizeRequest(header=h, retired_dp_ranks=pod.ranks[:1]),
+    "commit for another pod": lambda h, _, __: FinalizeRequest(header=h, commit=True, retired_dp_ranks=[99]),
+    "commit of a survivor": lambda h, pod, plan: FinalizeRequest(
+        header=h, commit=True, retired_dp_ranks=_stay(pod, plan) or [99]
+    ),
+    "another plan": lambda h, _, plan: GuardRequest(header=h, lease=LEASE, plan=_changed(plan, h)),
+    "apply under another plan": lambda h, pod, plan: _apply(h, pod, removed=plan.removed),
+    "apply in another generation": lambda h, pod, plan: _apply(
+        _other(h, generation=1), pod, removed=plan.removed, plan_hash=plan.plan_hash
+    ),
+    "removes nobody": lambda h, pod, plan: _apply(h, pod, removed=[], plan_hash=plan.plan_hash),
+    "removes whom it tells": lambda h, pod, plan: _apply(h, pod, removed=pod.ranks, plan_hash=plan.plan_hash),
+    "removes others": lambda h, pod, plan: _apply(h, pod, removed=[99], plan_hash=plan.plan_hash),
+    "names no master": lambda h, pod, plan: _apply(h, pod, removed=[99], master="", plan_hash=plan.plan_hash),
+    "retry that moves the store": lambda h, pod, plan: _apply(
+        h, pod, removed=[], plan_hash=plan.plan_hash, instruction=INSTRUCTION_RETRY
+    ),
+}
+"""Commands in the name of who holds the guard, under its plan."""
 
 
 class People:
@@ -168,8 +224,18 @@ class People:
 
     def strange(self, pod: "SimPod", what: str) -> None:
         """Something that no leader would say, now."""
-        work = self._misfit(pod, what) if what in MISFITS else self._command(pod, what)
-        self._begin(work)
+        if what in CONSOLE:
+            self._console(pod, what)
+        elif what in MISFITS:
+            self._begin(self._misfit(pod, what))
+        else:
+            self._begin(self._command(pod, what))
+
+    def _console(self, pod: "SimPod", what: str) -> None:
+        if pod.local is not None and pod.process is not None and pod.process.alive:
+            number = next(self._numbers)
+            work = at_console(pod.local, pod, number, waits="waits" in what)
+            self.world.loop.create_task(work, name="console", context=pod.process.context.copy())
 
     async def _command(self, pod: "SimPod", what: str) -> None:
         facts = self.world.oracle.facts
@@ -185,7 +251,9 @@ class People:
             controller_epoch=fence.epoch,
             generation=generation,
         )
-        request = STRANGE[what](header, pod)
+        request = self._in_his_name(header, pod, what) if what in IN_HIS_NAME else STRANGE[what](header, pod)
+        if request is None:
+            return
         channel: Any = self.world.fabric.channel(pod.address)
         nodes = node_manager_pb2_grpc.NodeManagerServiceStub(channel)
         lives = node_lifecycle_pb2_grpc.NodeLifecycleServiceStub(channel)
@@ -199,17 +267,47 @@ class People:
         }[type(request)]
         await self._refused(method(request, timeout=TIMEOUT_SEC), f"{what} at {pod.name}")
 
+    def _in_his_name(self, header: CommandHeader, pod: "SimPod", what: str) -> Any:
+        """None when nobody has a name that fits."""
+        state = self.world.oracle.facts.states[pod.uid]
+        if what == "guard that is late":
+            header.request_id = state.ended
+            return GuardRequest(header=header, lease=LEASE) if state.ended else None
+        guard = state.guard
+        if guard is None or guard.plan is None:
+            return None
+        return IN_HIS_NAME[what](_header(guard.holder), pod, guard.plan)
+
     async def _misfit(self, pod: "SimPod", what: str) -> None:
-        """A pod that cannot be of any instance says Hello."""
+        """A pod that cannot be of any instance says Hello, or one that fits to no other of its job."""
         ranks = {"no ranks": [], "outside": [7], "twice": [0, 0]}.get(what, [0])
-        port = "" if what == "no port" else ":9000"
-        registration = Registration(
+        wrong = Registration(
             job_name="" if what == "no job" else "job-99",
+            model_name="model",
+            engine_type="vllm",
+            role=ROLE_UNION,
             pod_name="misfit",
-            node_manager_address=f"{self.machine.name}{port}",
-            dp_size=0 if what == "no size" else 2,
+            pod_ip=self.machine.name,
+            node_manager_address=self.machine.name + ("" if what == "no port" else ":9000"),
+            dp_size={"no size": 0, "another size": 3}.get(what, 2),
+            tp_size=1,
             endpoints=[Endpoint(dp_rank=rank, ip=self.machine.name, business_port=8000) for rank in ranks],
         )
+        right = Registration()
+        right.CopyFrom(wrong)
+        right.pod_name, right.dp_size = "first", 2
+        for address in self.world.controller_addresses:
+            channel: Any = self.world.fabric.channel(address)
+            try:
+                if what in {"another size", "same rank"}:
+                    await self._hello(channel, right)
+            except (grpc.aio.AioRpcError, TimeoutError):
+                continue
+            await self._refused(self._hello(channel, wrong), f"a pod with {what}")
+            await channel.close()
+
+    async def _hello(self, channel: Any, registration: Registration) -> None:
+        """Raises TimeoutError when nobody takes it."""
         hello = Hello(
             kind=REPORTER_KIND_NODE_MANAGER,
             reporter_id=f"misfit-{next(self._numbers)}",
@@ -217,19 +315,12 @@ class People:
             incarnation_number=1,
             registration=registration,
         )
-
-        async def say(address: str) -> None:
-            channel: Any = self.world.fabric.channel(address)
-            stream = fault_report_pb2_grpc.FaultReportServiceStub(channel).FaultReport()
-            async with asyncio.timeout(TIMEOUT_SEC):
-                await stream.write(FaultReportRequest(hello=hello))
-                answer = await stream.read()
-            if answer is grpc.aio.EOF or answer.HasField("not_leader"):
-                raise TimeoutError
-            await channel.close()
-
-        for address in self.world.controller_addresses:
-            await self._refused(say(address), f"a pod with {what}")
+        stream = fault_report_pb2_grpc.FaultReportServiceStub(channel).FaultReport()
+        async with asyncio.timeout(TIMEOUT_SEC):
+            await stream.write(FaultReportRequest(hello=hello))
+            answer = await stream.read()
+        if answer is grpc.aio.EOF or answer.HasField("not_leader"):
+            raise TimeoutError
 
     async def _refused(self, call: Awaitable[object], text: str) -> None:
         try:

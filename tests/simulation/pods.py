@@ -10,6 +10,7 @@ from motor_ft.model.topology import Role
 from motor_ft.wire.config import ConfigError
 from nodemanager.app import run_node_manager
 from nodemanager.config import CapabilityConfig, DeviceConfig, Dialect, EngineConfig, GatewayConfig, NodeManagerConfig
+from nodemanager.rpc.local import LocalNode
 from tests.simulation.loop import Process
 from tests.simulation.machine import Machine
 
@@ -34,6 +35,7 @@ class SimPod:
         self.node = f"node-{job}-{number // 2}"
         self.process: Process | None = None
         self.task: asyncio.Task[None] | None = None
+        self.local: LocalNode | None = None
         self.uid = ""
         self.starts = 0
         self.created_at = 0.0
@@ -179,7 +181,7 @@ class SimPod:
                 external_lb=True,
                 auto_recovery=False,
                 eplb=not job.gate_closed,
-                num_redundant_experts=8,
+                num_redundant_experts=8 + (self.number if job.mixed else 0),
                 engine_recovery_timeout_sec=job.window,
             ),
             gateway=GatewayConfig(dialect="sglang" if job.one_server else "auto"),

@@ -32,6 +32,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     new_pod: bool = True
     suicide: bool = False
     gate_closed: bool = False
+    mixed: bool = False
     role: str = "union"
 
     @property
@@ -105,6 +106,7 @@ MOMENTS = (
     "arrive Apply",
     "answer Apply",
     "post apply",
+    "arrive Probe",
     "arrive Finalize",
     "answer Finalize",
     "arrive Stop",
@@ -118,6 +120,9 @@ MOMENTS = (
     "store RECONFIGURING",
     "store NORMAL",
 )
+
+CORE_MOMENTS = MOMENTS[: MOMENTS.index("arrive Stop")] + MOMENTS[-7:-2]
+"""Of a transaction."""
 
 DIALECTS = {"vllm_v1": 92, "vllm_0_33": 5, "sglang": 3}
 """How many of a hundred jobs have which."""
@@ -137,6 +142,8 @@ ENGINE_TROUBLES = (
     "schema_version",
     "non_json",
     "unauthorized",
+    "completions_fail",
+    "no_redundant_experts",
 )
 
 
@@ -171,7 +178,27 @@ STRANGE = (
     "retry that removes",
     "unknown rank",
 )
-MISFITS = ("no job", "no ranks", "no size", "outside", "twice", "no port")
+TURNS = ("worker_kill", "engine_kill", "root_kill", "restart", "freeze", "deaf", "frontend_kill", "says", "says")
+"""What an engine does at some point of a transaction."""
+
+IN_HIS_NAME = (
+    "abort that retires",
+    "commit for another pod",
+    "commit of a survivor",
+    "another plan",
+    "apply under another plan",
+    "apply in another generation",
+    "removes nobody",
+    "removes whom it tells",
+    "removes others",
+    "names no master",
+    "retry that moves the store",
+    "guard that is late",
+)
+"""Said in the name of who holds the guard, or held it last."""
+CONSOLE = ("console", "console that waits")
+"""Somebody at the routes of one pod, without a fence."""
+MISFITS = ("no job", "no ranks", "no size", "outside", "twice", "no port", "another size", "same rank")
 
 
 def store(file: Path, scenario: Scenario) -> None:
@@ -251,6 +278,7 @@ class _Author:
             new_pod=rng.random() < 0.6,
             suicide=rng.random() < 0.2,
             gate_closed=rng.random() < 0.04,
+            mixed=rng.random() < 0.04,
         )
         return msgspec.structs.replace(job, pods=(Pod(tuple(range(ranks))),)) if job.one_server else job
 
@@ -347,7 +375,9 @@ class _Author:
         rank = rng.randrange(self.jobs[job].dp_size)
         controller = rng.randrange(self.controllers)
         pick = rng.random()
-        if pick < 0.03:
+        if rng.random() < 0.35:
+            self._engine(job, rank)
+        elif pick < 0.03:
             self._add("slow", f"{job}/{rank}", value=rng.choice([0.3, 1.5, 6.0]))
             self._add("frontend_restore", f"{job}/{rank}", later=rng.choice([0.5, 2.0, 8.0, 25.0]))
         elif pick < 0.06:
@@ -393,6 +423,12 @@ class _Author:
         else:
             self._moment("reboot", f"{job}/{pod}")
 
+    def _engine(self, job: int, rank: int) -> None:
+        """An engine that was well, or was thought to be dead, is different at some point of a transaction."""
+        kind = self.rng.choice(TURNS)
+        value, text = (self.rng.choice([1.0, 4.0, 30.0]), "diagnosing") if kind == "says" else (0.0, "")
+        self._moment(kind, f"{job}/{rank}", value=value, text=text, moments=CORE_MOMENTS)
+
     def _people(self) -> None:
         """Questions and orders, and commands that nobody may give."""
         rng = self.rng
@@ -401,7 +437,8 @@ class _Author:
             self._moment("order", str(job), text=rng.choice(["ask", "ask", "ask", "pause", "resume", "reconfigure"]))
         else:
             pod = rng.randrange(len(self.jobs[job].pods))
-            self._moment("strange", f"{job}/{pod}", text=rng.choice([*STRANGE, *MISFITS]))
+            kinds = rng.choice([STRANGE, IN_HIS_NAME, IN_HIS_NAME, IN_HIS_NAME, CONSOLE, MISFITS])
+            self._moment("strange", f"{job}/{pod}", text=rng.choice(kinds))
 
     def _path(self, controller: int, job: int, pod: int) -> str:
         rng = self.rng
@@ -415,7 +452,9 @@ class _Author:
         )
         return f"controller {controller} - {other}"
 
-    def _moment(self, kind: str, who: str = "", *, value: float = 0.0, text: str = "") -> None:
+    def _moment(
+        self, kind: str, who: str = "", *, value: float = 0.0, text: str = "", moments: tuple[str, ...] = MOMENTS
+    ) -> None:
         """Trouble at some time, or right when the recovery comes to some point."""
         rng = self.rng
         first = min(event.at for event in self.events)
@@ -423,6 +462,6 @@ class _Author:
             last = max(event.at for event in self.events) + 20.0
             self.events.append(Event(round(rng.uniform(first - 2.0, last), 3), kind, who, value, text))
             return
-        after, nth = rng.choice(MOMENTS), rng.choice([1, 1, 1, 2, 3])
+        after, nth = rng.choice(moments), rng.choice([1, 1, 1, 2, 3])
         delay = rng.choice([0.0, 0.0, 0.001, 0.01, 0.1, 1.0])
         self.events.append(Event(first, kind, who, value, text, after, nth, delay))

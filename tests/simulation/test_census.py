@@ -3,7 +3,7 @@
 from collections import Counter
 
 from tests.simulation.census import kinds
-from tests.simulation.scenario import scenario
+from tests.simulation.scenario import CONSOLE, IN_HIS_NAME, MISFITS, STRANGE, scenario
 
 SEEDS = 1000
 TRIED = """
@@ -15,10 +15,12 @@ controller crash and restart at some await, stop_process
 node crash and restart at some await, reboot, disk_broken
 store failure, store: unknown outcome, leader change, clock step, coordinator_restart, adapter_restart
 configuration: scale_down off, configuration: fast_recovery on, configuration: scale_up on, several instances
+configuration: pods that differ, engine turns at some moment
 """
 
 
 def test_everything_is_tried() -> None:
     seen = Counter(kind for story in map(scenario, range(SEEDS)) for kind in set(kinds(story, story.events)))
     wanted = {kind for line in TRIED.split("\n") for kind in line.split(", ") if kind}
+    wanted |= {f"strange: {what}" for what in (*STRANGE, *IN_HIS_NAME, *CONSOLE, *MISFITS)}
     assert not {kind for kind in wanted if not seen[kind]}

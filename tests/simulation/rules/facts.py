@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from controller.core.records import IdentityRecord, RuntimeRecord
 from nodemanager.core.fence import Fence
+from nodemanager.core.state import NodeState
 from tests.simulation.engines import Seat
 from tests.simulation.loop import Process
 from tests.support.engine.states import Process as RankProcess
@@ -62,6 +63,8 @@ class Facts:
         """Highest durable epoch by pod UID."""
         self.fences: dict[str, Fence] = {}
         """What each pod has seen, durably."""
+        self.states: dict[str, NodeState] = {}
+        """All that each pod remembers."""
 
     @property
     def now(self) -> float:
