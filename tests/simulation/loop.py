@@ -103,8 +103,8 @@ class Process:
         if not self.alive:
             return
         self.alive = False
-        self.frozen = False
         self._on_kill(self)
+        cast(SimLoop, asyncio.get_running_loop()).thaw(self)  # tasks whose next step waits could not end
         for task in self.tasks:
             task.cancel()
 

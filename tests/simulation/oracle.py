@@ -129,9 +129,10 @@ class Oracle:
         return ""
 
     def _never_ready(self, job: int) -> str:
-        """An engine that ends before READY is nobody's to restart where its pod may not end itself."""
-        seats = self.world.fleets[job].seats
-        if not self.world.scenario.jobs[job].suicide and not all(map(healthy, seats.values())):
+        """An engine that ends before READY is nobody's to restart where its pod may not end itself, or cannot see it."""
+        shape, seats = self.world.scenario.jobs[job], self.world.fleets[job].seats
+        restarts = shape.suicide and shape.mode != "endpoint"
+        if not restarts and not all(map(healthy, seats.values())):
             self.facts.counts["never ready"] += 1
             return ""
         return f"job {job} has no instance"

@@ -1,6 +1,7 @@
 """A store that any number of Controllers share, with a lease on leadership, failures, and answers that get lost."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
@@ -35,6 +36,8 @@ class Vault:
         self.leader: Process | None = None
         self.epoch_of: dict[str, int] = {}
         self.expires = 0.0
+        self.asked: Counter[Process] = Counter()
+        """How many answers somebody waits for."""
 
     def free(self, now: float) -> bool:
         """Nobody leads any more."""
@@ -197,12 +200,15 @@ class SimStore:
             vault.network.send(HOST, self._process.host, lambda: settle(answer, result))
 
         vault.network.send(self._process.host, HOST, arrive)
+        vault.asked[self._process] += 1
         try:
             async with asyncio.timeout(TIMEOUT_SEC):
                 return await answer
         except TimeoutError:
             text = f"the store did not answer within {TIMEOUT_SEC:g} s"
             raise FtError(Reason.STORE_UNAVAILABLE, text) from None
+        finally:
+            vault.asked[self._process] -= 1
 
 
 def _now(work: Coroutine[object, None, T]) -> T:

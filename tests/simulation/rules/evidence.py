@@ -8,7 +8,7 @@ from tests.simulation.network import OUTSIDE
 from tests.simulation.rules.facts import Facts
 
 SHOWN_SEC = 1.5
-"""So soon after its acknowledgement a death is on the board."""
+"""So soon after its acknowledgement a death is on the board, where no write is waited for."""
 
 
 class EvidenceRules:
@@ -52,6 +52,9 @@ class EvidenceRules:
 
         def look() -> None:
             assert board is not None
+            if self.facts.world.vault.asked[controller]:
+                self.facts.world.loop.call_later(SHOWN_SEC, look, context=OUTSIDE)
+                return
             status = board.get(instance_id)
             undisturbed = controller.alive and node.alive and controller.stops == frozen and not controller.frozen
             if not undisturbed or status is None or status.state is InstanceState.DELETED:
