@@ -129,7 +129,7 @@ class Oracle:
         return ""
 
     def _never_ready(self, job: int) -> str:
-        """An engine that ends before READY is nobody's to restart where its pod may not end itself, or cannot see it."""
+        """An engine that ends before READY stays so where its pod may not end itself, or cannot see it."""
         shape, seats = self.world.scenario.jobs[job], self.world.fleets[job].seats
         restarts = shape.suicide and shape.mode != "endpoint"
         if not restarts and not all(map(healthy, seats.values())):

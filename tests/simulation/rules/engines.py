@@ -77,11 +77,14 @@ class EngineRules:
         return seat.engine.root.pid not in self._unrecovered
 
     def committed(self, pod: "SimPod", request_id: str, retired: frozenset[int]) -> None:
-        """A pod stands by a commit: its survivors are the engines that were told, and of the removed none is left."""
+        """A pod stands by a commit: its survivors are the engines that were told, and none of the removed is left."""
+        seats = self.facts.world.fleets[pod.job].seats
         told = {pid for pid, request in self._told if request == request_id}
+        groups = [seat.rank.group for seat in seats.values() if seat.engine.root.pid in told and seat.rank]
         for rank in pod.ranks if pod.shape.mode != "endpoint" else ():
-            seat = self.facts.world.fleets[pod.job].seats[rank]
-            if rank in retired and seat.engine.root.alive:
+            seat = seats[rank]
+            left = seat.engine.root.alive and seat.rank is not None and seat.rank.group in groups
+            if rank in retired and left:
                 self._break("removed ranks are ended", f"{seat} still runs")
             if rank in self._survivors.get(request_id, ()) and seat.engine.root.pid not in told:
                 self._break("commit after recovery", f"{seat} was never told to go on")
