@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from motor_ft.v1 import controller_pb2 as pb
 from tests.e2e.checks import commands, completions_work, decided
 from tests.e2e.conftest import Start
 from tests.support.cluster import SCALED, Shape
@@ -13,7 +14,7 @@ OFF = {**SCALED, "enable_dp_scale_down": False, "scale_p2d_wait_sec": 1.0}
 
 
 async def test_a_decode_instance_on_broken_hardware_takes_one_of_two_prefill_instances(start: Start) -> None:
-    """The prefill instance ends first, and the other one is routed to all the time."""
+    """The prefill instance is stopped first, and the other one is routed to all the time."""
     decode = Shape(pods=((0,),), fault_tolerance=OFF, job="decode", role="decode")
     prefills = [replace(decode, job=f"prefill-{card}", role="prefill", first_card=card) for card in (1, 2)]
     async with start(decode, *prefills) as (cluster, _), Hardware(cluster) as hardware:
@@ -28,6 +29,8 @@ async def test_a_decode_instance_on_broken_hardware_takes_one_of_two_prefill_ins
         await completions_work(cluster)
         assert [i.instance_id for i in await kept.instances()] == [before[kept].instance_id]
         assert [len(each.pods[0].stops) for each in (kept, given, cluster)] == [0, 1, 1]
-        assert given.pods[0].stops[0].at < cluster.pods[0].stops[0].at
+        async with cluster.stub() as stub:
+            told = await stub.ListEvents(pb.ListEventsRequest(kinds=[pb.EVENT_KIND_COMMAND]), timeout=5)
+        assert [event.instance_id for event in told.events] == [before[each].instance_id for each in (given, cluster)]
         sets = [view for view in (await cluster.views())[views:] if view["event"] == "set"]
         assert all(before[kept].instance_id in {instance["id"] for instance in view["instances"]} for view in sets)
