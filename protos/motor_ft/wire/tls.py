@@ -8,6 +8,9 @@ import grpc
 import msgspec
 
 from motor_ft.wire.config import ConfigError, check
+from motor_ft.wire.log import get_logger
+
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +22,9 @@ class ClientTls:
 
 
 class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """PEM files, read once at start. Without ``ca_file`` nothing is encrypted and nobody is asked who they are.
+    """PEM files; a server takes renewed ones, a channel keeps those it was opened with.
+
+    Without ``ca_file`` nothing is encrypted and nobody is asked who they are.
 
     A process shows the same certificate to its clients and to servers; every server wants one of its clients that the
     authority has signed, unless ``client_certificates`` is false.
@@ -62,13 +67,53 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """For a server; None for plain text. Raises ConfigError for files that cannot be used."""
         if not self.cert_file:
             return None
+        renewal = _Renewal(self)
+        fetch = renewal.fetch  # None means unchanged, which the stubs do not know
+        return grpc.dynamic_ssl_server_credentials(renewal.first, fetch, self.client_certificates)  # type: ignore[arg-type]
+
+    def certificate(self) -> grpc.ServerCertificateConfiguration:
+        """What a server shows and whom it believes now. Raises ConfigError for files that cannot be used."""
         ca, key, cert = self._files()
-        return grpc.ssl_server_credentials(
-            [(key or b"", cert or b"")], ca, require_client_auth=self.client_certificates
-        )
+        return grpc.ssl_server_certificate_configuration([(key or b"", cert or b"")], ca)
 
     def _files(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         return read_pems("tls", self.ca_file, self.cert_file, self.key_file)
+
+
+class _Renewal:
+    """Gives a server the files as they are at each handshake, the last good ones while those cannot be used."""
+
+    def __init__(self, config: TlsConfig) -> None:
+        self._config = config
+        self._seen = self._state()
+        self.first = config.certificate()
+
+    def fetch(self) -> grpc.ServerCertificateConfiguration | None:
+        """What is new since the last handshake, None to go on with what is; called by a thread of gRPC."""
+        if (state := self._state()) == self._seen:
+            return None
+        try:
+            renewed = self._config.certificate()
+        except ConfigError as error:
+            self._seen = state
+            _log.warning("renewed TLS files are not used, the old ones are", problem=str(error))
+            return None
+        if self._state() != state:
+            return None  # written just now: what was read may be of two generations; the next handshake looks again
+        self._seen = state
+        return renewed
+
+    def _state(self) -> list[tuple[int, int, int, int] | None]:
+        """Say of each file which one it is; through links, for Kubernetes swaps the one to their directory."""
+        return [_state(name) for name in (self._config.ca_file, self._config.cert_file, self._config.key_file)]
+
+
+def _state(name: str) -> tuple[int, int, int, int] | None:
+    try:
+        found = Path(name).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def read_pems(
@@ -86,7 +131,7 @@ def read_pems(
             context.load_verify_locations(ca_file)
         if cert_file:
             context.load_cert_chain(cert_file, key_file, password="")  # else it asks the terminal for one
-    except ssl.SSLError as error:
+    except OSError as error:  # of ssl, or a file that has been swapped since it was read
         named = ", ".join(filter(None, (ca_file, cert_file, key_file)))
         raise ConfigError(f"{where}: {named} cannot be used together, or the key has a password: {error}") from error
     return ca, key, cert
