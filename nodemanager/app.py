@@ -17,6 +17,7 @@ from gateway.engines.hub import Admit
 from gateway.metrics import RestMetrics
 from gateway.rest.node_manager import node_manager_routes
 from gateway.rest.server import RestServer
+from motor_ft.model.command import Command
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.model.topology import Registration
 from motor_ft.v1 import engine_pb2_grpc, node_lifecycle_pb2_grpc, node_manager_pb2_grpc
@@ -105,9 +106,12 @@ async def _start(config: NodeManagerConfig, ending: Ending, stack: AsyncExitStac
     )
     stack.push_async_callback(lambda: supervisor.stop(adopted=ending.with_adopted))
     await supervisor.start()
-    engines = await _engines(
-        config, registry, rpc_metrics, lambda command: check_sending(journal.state, command, clock.boot()), stack
-    )
+
+    def admit(command: Command) -> None:
+        guard = check_sending(journal.state, command, clock.boot())
+        pod.check_meant(guard.plan.survivors if guard.plan else ())
+
+    engines = await _engines(config, registry, rpc_metrics, admit, stack)
     store_port = StorePort(config.store_port.first, config.store_port.last)
     stack.callback(store_port.release)
     service = FtService(

@@ -127,12 +127,16 @@ class Pod:
         return tuple(targets[rank] for rank in ranks)
 
     def check_meant(self, engines: Iterable[tuple[int, str]]) -> None:
-        """Raise FtError ENGINE_IDENTITY_MISMATCH when an own rank of ``engines`` has another incarnation here now."""
-        present = {target.rank: target.incarnation for target in self.targets()}
+        """Raise FtError ENGINE_IDENTITY_MISMATCH when an own rank of ``engines`` has another incarnation, or has ended.
+
+        Whatever answers at the address of an engine that has ended is not the one that was meant.
+        """
+        own = {known.rank: known for known in self.health() if not known.headless}
         for rank, meant in engines:
-            if present.get(rank, meant) != meant:
-                text = f"engine {meant} of rank {rank} was replaced by {present[rank]}; it is no survivor"
-                raise FtError(Reason.ENGINE_IDENTITY_MISMATCH, text)
+            known = own.get(rank)
+            if known is not None and (known.incarnation != meant or known.deaths):
+                why = known.deaths[0].detail if known.deaths else f"it was replaced by {known.incarnation}"
+                raise FtError(Reason.ENGINE_IDENTITY_MISMATCH, f"engine {meant} of rank {rank} is no survivor: {why}")
 
     def observe(self, reading: EngineObservation, target: Target) -> None:
         """Fold in what was read when ``target`` was asked, and report it when it is worth a report."""

@@ -128,8 +128,8 @@ def intended(state: NodeState, command: Command, order: ApplyOrder) -> NodeState
     return replace(state, applies=intend(state.applies, command, order), fence=admit(state, command))
 
 
-def check_sending(state: NodeState, command: Command, now: BootTime) -> None:
-    """Asked right before an intended order leaves: a Finalize or a Welcome may have come since.
+def check_sending(state: NodeState, command: Command, now: BootTime) -> Guard:
+    """The guard, asked right before an intended order leaves: a Finalize or a Welcome may have come since.
 
     An unfenced command has a stand-in for its fence on the way to the engines. Raises what ``admit`` and ``check_live``
     raise.
@@ -137,7 +137,7 @@ def check_sending(state: NodeState, command: Command, now: BootTime) -> None:
     admit(state, command)
     if state.guard is not None and state.guard.holder.epoch is None:
         command = replace(command, epoch=None, generation=None)
-    check_live(state.guard, command, now)
+    return check_live(state.guard, command, now)
 
 
 def settled(state: NodeState, command: Command, outcomes: tuple[RankOutcome, ...]) -> NodeState:

@@ -195,6 +195,7 @@ class Node:
     def kill_engine(self, rank: int) -> int:
         """SIGKILL, from outside."""
         pid = self.state.engines[rank].pid
+        assert pid, "not launched"
         os.kill(pid, signal.SIGKILL)
         return pid
 

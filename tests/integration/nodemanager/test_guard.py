@@ -121,6 +121,18 @@ async def test_a_plan_that_means_an_engine_that_was_replaced_is_refused(node: No
     assert node.state.guard is None
 
 
+async def test_a_plan_that_means_an_engine_that_has_ended_is_refused(tmp_path: Path, gateway: ScriptedGateway) -> None:
+    """Something else may answer at its address by now."""
+    async with Node(tmp_path, gateway, ranks=(0, 1), launched=(0, 1)).running() as node:
+        await node.join()
+        plan = node.plan(removed=[2])
+        node.kill_engine(1)
+        await until(lambda: node.deaths)
+        with refuses(Reason.ENGINE_IDENTITY_MISMATCH):
+            await node.guard(command(), plan=plan)
+        assert node.state.guard is None
+
+
 async def test_a_plan_whose_hash_is_wrong_is_refused_and_nobody_is_killed(
     tmp_path: Path, gateway: ScriptedGateway
 ) -> None:
