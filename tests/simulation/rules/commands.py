@@ -96,6 +96,7 @@ class CommandRules:
         if epoch < self.facts.epochs.get(uid, 0):
             self._break("fence", f"{uid} falls from epoch {self.facts.epochs[uid]} to {epoch}")
         self.facts.epochs[uid], self.facts.fences[uid] = epoch, state.fence
+        self.facts.members[uid] = state.instance_id
 
     def ended(self) -> None:
         """Whoever was sent a Guard by a Controller that lives on was also told that it is over."""

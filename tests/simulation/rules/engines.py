@@ -125,7 +125,7 @@ class EngineRules:
         return gone(removed) or silent
 
     def _authorized(self, seat: Seat, request_id: str) -> None:
-        """Nobody routes to the instance any more, and every NodeManager that was there at the freeze is held."""
+        """Nobody routes to the instance, and each NodeManager of the freeze that is still of the instance is held."""
         facts, world = self.facts, self.facts.world
         command = facts.commands[request_id]
         if command.epoch < facts.epochs.get(world.owner(seat.engine.job, seat.engine.rank).uid, 0):
@@ -137,6 +137,7 @@ class EngineRules:
         for pod in world.pods:
             active = set(pod.ranks) - set(record.dead_committed if record else ())
             present = pod.created_at < facts.planned_at.get(request_id, 0.0)
+            present &= facts.members.get(pod.uid) == command.instance_id
             if pod.job == seat.engine.job and active and present and not pod.holds(request_id):
                 self._break("guarded everywhere", f"{pod.name} does not hold the guard of {request_id}")
 

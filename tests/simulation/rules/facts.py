@@ -61,6 +61,8 @@ class Facts:
         """Those of them whose answer has not come."""
         self.epochs: dict[str, int] = {}
         """Highest durable epoch by pod UID."""
+        self.members: dict[str, int | None] = {}
+        """The instance that each pod is in, durably."""
         self.fences: dict[str, Fence] = {}
         """What each pod has seen, durably."""
         self.states: dict[str, NodeState] = {}
