@@ -97,6 +97,7 @@ class CommandRules:
             self._break("fence", f"{uid} falls from epoch {self.facts.epochs[uid]} to {epoch}")
         self.facts.epochs[uid], self.facts.fences[uid] = epoch, state.fence
         self.facts.members[uid] = state.instance_id
+        self.facts.supervised[uid] = {rank: engine.pid for rank, engine in state.engines.items()}
 
     def ended(self) -> None:
         """Whoever was sent a Guard by a Controller that lives on was also told that it is over."""

@@ -81,13 +81,12 @@ class EngineRules:
         seats = self.facts.world.fleets[pod.job].seats
         told = {pid for pid, request in self._told if request == request_id}
         groups = [seat.rank.group for seat in seats.values() if seat.engine.root.pid in told and seat.rank]
-        for rank in pod.ranks if pod.shape.mode != "endpoint" else ():
-            seat = seats[rank]
-            left = seat.engine.root.alive and seat.rank is not None and seat.rank.group in groups
-            if rank in retired and left:
-                self._break("removed ranks are ended", f"{seat} still runs")
-            if rank in self._survivors.get(request_id, ()) and seat.engine.root.pid not in told:
-                self._break("commit after recovery", f"{seat} was never told to go on")
+        for rank, pid in self.facts.supervised[pod.uid].items():
+            left = seats[rank].engine.root.alive and (own := seats[rank].rank) is not None and own.group in groups
+            if pid and rank in retired and left:
+                self._break("removed ranks are ended", f"{seats[rank]} still runs")
+            if pid and rank in self._survivors.get(request_id, ()) and pid not in told:
+                self._break("commit after recovery", f"{seats[rank]} was never told to go on")
 
     def _unseen(self, seat: Seat, request_id: str) -> bool:
         """It took the place of another since that was asked, and nobody watches its process; it refuses by itself."""

@@ -63,6 +63,8 @@ class Facts:
         """Highest durable epoch by pod UID."""
         self.members: dict[str, int | None] = {}
         """The instance that each pod is in, durably."""
+        self.supervised: dict[str, dict[int, int]] = {}
+        """Process of the engine of each rank, as each pod knows it, durably; 0 where only its address is known."""
         self.fences: dict[str, Fence] = {}
         """What each pod has seen, durably."""
         self.states: dict[str, NodeState] = {}
