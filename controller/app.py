@@ -101,6 +101,7 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
                 observer=metrics,
                 probe=nodes.probe,
                 connect=nodes.connect,
+                forget=nodes.forget,
                 recycle=nodes.recycle,
                 store_problem=lambda: health.problem,
                 degraded=degraded,

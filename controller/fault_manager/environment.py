@@ -134,6 +134,8 @@ class Environment:
     """``NodeManagers.probe``."""
     connect: Callable[[str], None]
     """Have a connection to a NodeManager's ``host:port`` ready before a fault needs it."""
+    forget: Callable[[str], Awaitable[None]]
+    """``NodeManagers.forget``."""
     recycle: Callable[[str, Command], None]
     """``NodeManagers.recycle``."""
     store_problem: Callable[[], str] = lambda: ""

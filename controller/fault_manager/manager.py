@@ -1,7 +1,7 @@
 """The FaultManager: which instance a reporter belongs to, one actor for each, and the views of all of them."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 
 from controller.core import assembly
 from controller.core.explain import Explanation, explain
@@ -403,6 +403,8 @@ class FaultManager:
         self._env.observer.forget(actor.instance_id)
         self._env.publisher.update(actor.instance_id)
         self._env.histories.bury(actor.instance_id)
+        for address in sorted(_addresses([actor]) - _addresses(self._actors.values())):
+            await self._env.forget(address)
         await self._clear()
 
     async def _clear(self) -> None:
@@ -414,6 +416,10 @@ class FaultManager:
                 log.warning("a gone instance is still remembered", instance_id=instance_id, error=str(error))
                 return
             self._graves.fill(instance_id)
+
+
+def _addresses(actors: Iterable[InstanceActor]) -> set[str]:
+    return {pod.node_manager_address for actor in actors for pod in actor.registrations}
 
 
 def _gone(hello: Hello) -> FtError:

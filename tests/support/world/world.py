@@ -125,6 +125,7 @@ class Controller:
                 observer=self.observed,
                 probe=self.nodes.probe,
                 connect=self.nodes.connect,
+                forget=self.nodes.forget,
                 recycle=self.nodes.recycle,
                 store_problem=lambda: self.store.problem,
                 degraded=lambda: [self.store.problem] if self.store.problem else [],

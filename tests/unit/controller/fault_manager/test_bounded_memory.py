@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from controller.core.history import History
+from controller.core.status import InstanceState
 from controller.fault_manager.environment import Settings
 from controller.metrics import ControllerMetrics
 from tests.support.world.pods import TWO_PODS, U, registration
@@ -98,3 +99,13 @@ async def test_the_same_is_held_after_ten_cycles_and_after_twenty(
         for number in range(FULL + 1, 2 * FULL + 1):
             await cycle(world, number)
         assert held(world) - before == +Counter(str=names, frozenset=names)
+
+
+async def test_channels_are_held_to_the_pods_that_there_are_and_to_no_other() -> None:
+    async with World(*TWO_PODS) as world:
+        await world.serve()
+        for number in range(1, 4):
+            await replaced(world, number)
+        nodes, pods = world.controller.nodes, world.pods.values()
+        await world.until(lambda: world.status(3) is None or world.status(3).state is InstanceState.DELETED)
+        assert set(nodes.connected) - set(nodes.forgotten) == {pod.registration.node_manager_address for pod in pods}
