@@ -13,7 +13,7 @@ from tests.support.engine.config import FAST
 
 PATIENT = {
     **SCALED,
-    "dp_scale_down_config": {**SCALED["dp_scale_down_config"], "request_timeout_sec": 20.0},
+    "dp_scale_down_config": {"request_timeout_sec": 20.0, "poll_interval_sec": 0.2, "execution_deadline_sec": 20.0},
     "hardware_ft_correlation_window_sec": 600.0,
 }
 

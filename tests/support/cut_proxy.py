@@ -58,6 +58,8 @@ class CutProxy:
     ) -> None:
         assert self._server is not None
         self._server.close()
+        for _ in range(3):
+            await asyncio.sleep(0)  # what was accepted last begins
         tasks = list(self._connections)
         for task in tasks:
             task.cancel()
@@ -114,9 +116,12 @@ class CutProxy:
         except* (OSError, asyncio.CancelledError):
             pass  # one side is gone, a reset, or the end of the proxy: both sides are torn down below
         finally:
-            del self._connections[task]
             for side in writers:
                 close(side)
+            try:
+                await asyncio.gather(*(side.wait_closed() for side in writers), return_exceptions=True)
+            finally:
+                del self._connections[task]
 
     async def _pump(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward one direction to its end; an end of stream travels like data."""
