@@ -403,8 +403,9 @@ class FaultManager:
         self._env.observer.forget(actor.instance_id)
         self._env.publisher.update(actor.instance_id)
         self._env.histories.bury(actor.instance_id)
-        for address in sorted(_addresses([actor]) - _addresses(self._actors.values())):
-            await self._env.forget(address)
+        for address in sorted(_addresses([actor])):
+            if address not in _addresses(self._actors.values()):  # asked each time: a pod may come back meanwhile
+                await self._env.forget(address)
         await self._clear()
 
     async def _clear(self) -> None:
