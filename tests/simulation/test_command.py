@@ -13,14 +13,15 @@ from tests.simulation.scenario import scenario, store
     [
         ("--seeds 0", "--seeds and --jobs must be at least 1"),
         ("--seeds 1 --jobs 0", "--seeds and --jobs must be at least 1"),
-        ("--seed 1 --seeds 2 --first 0", "--seeds, --first: not with --seed or --case"),
-        ("--seed 1 --census", "--census: not with --seed or --case"),
-        ("--trace", "--trace: only with --seed or --case"),
-        ("--shrink short.json --seeds 1", "--shrink: only with --seed or --case"),
+        ("--seed 1 --seeds 2 --first 0", "--seeds, --first: not with --seed, --case or --story"),
+        ("--seed 1 --census", "--census: not with --seed, --case or --story"),
+        ("--trace", "--trace: only with --seed, --case or --story"),
+        ("--shrink short.json --seeds 1", "--shrink: only with --seed, --case or --story"),
         ("--case nope.json", "--case: nope.json: No such file or directory"),
         ("--case {tmp}/broken.json", "--case: {tmp}/broken.json: JSON is malformed"),
         ("--case {tmp}/odd.json", "--case: {tmp}/odd.json: Object missing required field"),
         ("--case {tmp}/odd.json --seed 1", "--seed and --case are two histories; name one"),
+        ("--story nope", "argument --story: invalid choice: 'nope'"),
     ],
 )
 def test_what_cannot_be_done_is_refused(
