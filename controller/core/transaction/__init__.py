@@ -41,7 +41,12 @@ TABLE: dict[Step, dict[type[fx.Event], Handler]] = {
         fx.Died: prepare.late_death,
         fx.Cancel: prepare.cancelled,
     },
-    Step.RECHECKING: {fx.Observed: prepare.rechecked, fx.Died: prepare.late_death, fx.Cancel: prepare.cancelled},
+    Step.RECHECKING: {
+        fx.Observed: prepare.rechecked,
+        fx.Pushed: prepare.noted,
+        fx.Died: prepare.late_death,
+        fx.Cancel: prepare.cancelled,
+    },
     Step.FREEZING: {
         fx.Guarded: prepare.frozen,
         fx.Pushed: prepare.recanted,

@@ -123,6 +123,7 @@ def _judge_round(state: Transaction, now: float) -> Advance:
         return fail(state, FailureCode.ENGINE_FAILED, group.text)
     if group.verdict is Verdict.GO:
         return _apply_ready(state, now)
+    state = replace(state, step=Step.OBSERVING)
     if now >= state.deadline:
         return fail(state, FailureCode.APPLY_READY_TIMEOUT, group.text)
     if state.phase is Phase.DECIDING:
@@ -151,11 +152,17 @@ def observe_again(state: Transaction, event: fx.Event, now: float) -> Advance:
 
 
 def observe_push(state: Transaction, event: fx.Pushed, now: float) -> Advance:
-    """A watch shows something else than the last round."""
+    """A watch shows something else than the last round, or than what one that runs has read already."""
     known = state.seen.get(event.observation.rank)
     if known is not None and known.content() == event.observation.content():
         return state, ()
-    return observe_again(state, event, now)
+    return noted(state, event, now) if state.waiting else observe_again(state, event, now)
+
+
+def noted(state: Transaction, event: fx.Pushed, now: float) -> Advance:
+    """Judged when all have answered; what cannot be read is left to the readings of our own."""
+    unread = event.observation.status is EngineStatus.UNKNOWN
+    return (state if unread else newer(state, (event.observation,))), ()
 
 
 def late_death(state: Transaction, event: fx.Died, now: float) -> Advance:
@@ -229,13 +236,16 @@ def _apply_ready(state: Transaction, now: float) -> Advance:
         for pod in state.spec.pods
     }
     asked = {address: ranks for address, ranks in asked.items() if ranks}
-    if not asked:
+    if not asked or state.step is Step.RECHECKING:
         return _freeze(state, now)
     return query(replace(state, step=Step.RECHECKING), asked)
 
 
 def rechecked(state: Transaction, event: fx.Observed, now: float) -> Advance:
-    """An unreachable rank that answers after all, and is not dead, is no reason to remove anything."""
+    """An unreachable rank that answers after all, and is not dead, is no reason to remove anything.
+
+    What the watch has shown of the survivors meanwhile is judged as well.
+    """
     state = with_readings(state, event)
     if state.waiting:
         return state, ()
@@ -243,7 +253,7 @@ def rechecked(state: Transaction, event: fx.Observed, now: float) -> Advance:
     if back:
         names = sorted(seen.rank for seen in back)
         return cancel(replace(state, learned=back, cancelled=f"ranks {names} answer again"))
-    return cancel(state) if state.cancelled else _freeze(state, now)
+    return _judge_round(replace(state, errors=()), now)
 
 
 def _freeze(state: Transaction, now: float) -> Advance:

@@ -251,3 +251,41 @@ def test_every_survivor_reads_dead_no_apply() -> None:
         run.reading(rank, DEAD)
     run.fails(FailureCode.ENGINE_FAILED, "no survivor")
     assert run.never(fx.Apply)
+
+
+@pytest.mark.parametrize("recovering", [FtState.NONE, FtState.RECOVERING], ids=["healthy", "recovering"])
+def test_a_survivor_that_is_ready_no_more_while_another_pod_is_still_read_is_waited_for(recovering: FtState) -> None:
+    """Its reading of this round is older than what the watch shows: only the later one counts."""
+    run = Run(spec()).to(Step.OBSERVING)
+    slow, fast = run.take(fx.Query)
+    run.reply(fast)
+    run.reading(2, UNHEALTHY if recovering else HEALTHY, recovering)
+    run.push(2)
+    run.reply(slow)
+    assert run.state.phase is Phase.DECIDING
+    assert run.never(fx.Withdraw)
+    assert [effect.plan for effect in run.of(fx.Guard)] == [None, None]
+    run.reading(2, UNHEALTHY)
+    run.ends(Outcome.SUCCEEDED)
+
+
+def test_a_survivor_that_the_watch_shows_dead_while_another_pod_is_still_read_is_removed() -> None:
+    run = Run(spec()).to(Step.OBSERVING)
+    slow, fast = run.take(fx.Query)
+    run.reply(fast)
+    run.reading(2, DEAD)
+    run.push(2)
+    run.reply(slow)
+    run.ends(Outcome.SUCCEEDED)
+    assert run.of(fx.Apply)[0].order.removed == (1, 2)
+
+
+def test_what_the_watch_cannot_read_does_not_replace_a_reading_of_the_round() -> None:
+    run = Run(spec()).to(Step.OBSERVING)
+    slow, fast = run.take(fx.Query)
+    run.reply(fast)
+    run.reading(2, UNKNOWN)
+    run.push(2)
+    run.reading(2, UNHEALTHY)
+    run.reply(slow)
+    run.ends(Outcome.SUCCEEDED)

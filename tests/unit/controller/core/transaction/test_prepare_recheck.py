@@ -90,3 +90,24 @@ def test_the_last_survivors_die_during_the_recheck_no_apply() -> None:
     for rank in (0, 2, 3):
         run.die(rank)
     run.fails(FailureCode.ENGINE_FAILED, "no survivor")
+
+
+@pytest.mark.parametrize("status", [HEALTHY, DIAGNOSING])
+def test_a_survivor_that_is_ready_no_more_during_the_recheck_is_waited_for(status: EngineStatus) -> None:
+    """An engine that hangs is asked for seconds: what the survivors were before is old by then."""
+    run = Run(spec({1: UNREACHABLE})).to(Step.RECHECKING)
+    run.reading(2, status)
+    run.push(2)
+    run.to(Step.OBSERVING)
+    assert [effect.plan for effect in run.of(fx.Guard)] == [None, None]
+    run.reading(2, UNHEALTHY)
+    run.ends(Outcome.SUCCEEDED)
+    assert run.of(fx.Query).count(fx.Query(POD_1, (1,))) == 2, "and the silent rank is asked anew"
+
+
+def test_a_survivor_that_the_watch_shows_dead_during_the_recheck_is_removed() -> None:
+    run = Run(spec({1: UNREACHABLE})).to(Step.RECHECKING)
+    run.reading(2, DEAD)
+    run.push(2)
+    run.ends(Outcome.SUCCEEDED)
+    assert run.of(fx.Apply)[0].order.removed == (1, 2)

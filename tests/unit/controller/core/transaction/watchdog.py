@@ -12,6 +12,7 @@ from motor_ft.model.engine import ApplyOutcome, EngineObservation, EngineStatus,
 BEFORE_ARMING = frozenset(
     {Step.BEGINNING, Step.GUARDING, Step.OBSERVING, Step.RECHECKING, Step.FREEZING, Step.WITHDRAWING}
 )
+READ = frozenset({Step.OBSERVING, Step.RECHECKING})
 FROZEN = frozenset({Step.FREEZING, Step.WITHDRAWING, Step.ARMING})
 UNREACHABLE = EvidenceSource.STATUS_UNREACHABLE
 
@@ -26,6 +27,7 @@ class Watchdog:
         self.sources: dict[int, set[EvidenceSource]] = {r: {s} for r, s in spec.candidates.items()}
         self.readings: dict[int, EngineObservation] = {}
         self.asked: set[int] = set()
+        self.shown_dead: set[int] = set()
         self.recovered: set[int] = set()
         self.accepted: dict[int, int] = {}
         self.leases: dict[str, float] = {}
@@ -94,8 +96,10 @@ class Watchdog:
     def _pushed(self, state: Transaction, seen: EngineObservation) -> None:
         known = self.readings.get(seen.rank)
         later = known is not None and known.incarnation == seen.incarnation and known.observation < seen.observation
-        if state.step in FROZEN and later and seen.status is not EngineStatus.UNKNOWN:
+        if state.step in READ | FROZEN and later and seen.status is not EngineStatus.UNKNOWN:
             self.readings[seen.rank] = seen
+        if state.step in READ and seen.status is EngineStatus.DEAD:
+            self.shown_dead.add(seen.rank)
 
     def _recovery(self, state: Transaction, seen: EngineObservation) -> None:
         healthy = seen.status is EngineStatus.HEALTHY and seen.ft_state is FtState.NONE
@@ -177,7 +181,7 @@ class Watchdog:
 
     def _evidence(self, removed: tuple[int, ...]) -> None:
         """Nothing is removed without DEAD, and never on an unreachable socket that was not asked once more."""
-        for rank in set(removed) - self.spec.dead_committed:
+        for rank in set(removed) - self.spec.dead_committed - self.shown_dead:
             assert self.sources[rank], "a rank is removed that nobody reported dead"
             if self.sources[rank] == {UNREACHABLE}:
                 assert rank in self.asked
