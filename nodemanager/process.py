@@ -111,7 +111,8 @@ class Launched(Process):
             return "still runs"
         if status.si_code == os.CLD_EXITED:
             return f"exited with status {status.si_status}"
-        return f"was ended by {signal.Signals(status.si_status).name}"
+        named = status.si_status in set(signal.Signals)  # of real-time signals only two are
+        return f"was ended by {signal.Signals(status.si_status).name if named else f'signal {status.si_status}'}"
 
     def close(self) -> None:
         """End what is left of the group and reap the child."""

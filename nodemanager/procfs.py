@@ -37,9 +37,9 @@ def group_runs(group: int) -> bool:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat from the third (state) on; the second may contain anything."""
+    """Fields of /proc/PID/stat from the third (state) on; the second may contain anything, also what is no text."""
     try:
-        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        return (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].decode().split()
     except OSError:  # it ended meanwhile
         return None
 

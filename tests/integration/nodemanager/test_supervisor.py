@@ -28,6 +28,7 @@ STUBBORN = (
     "-c",
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)",
 )
+NAMELESS_SIGNAL = signal.SIGRTMIN + 1
 WITH_WORKER = (
     sys.executable,
     "-c",
@@ -139,6 +140,25 @@ async def test_a_killed_engine_is_reported_once(bench: Bench) -> None:
     assert "SIGKILL" in (await bench.death()).detail
     await bench.stop()
     assert len(bench.deaths) == 1
+
+
+async def test_a_signal_that_has_no_name_is_reported_too(bench: Bench) -> None:
+    await bench.start(EngineSpec(0, (sys.executable, "-c", f"import os; os.kill(os.getpid(), {NAMELESS_SIGNAL})")))
+    assert f"signal {NAMELESS_SIGNAL}" in (await bench.death()).detail
+
+
+async def test_a_process_whose_name_is_no_text_hinders_nobody(bench: Bench) -> None:
+    """The kernel cuts names after 15 bytes, also in the middle of a character."""
+    rename = f"open('/proc/self/comm', 'wb').write({'vllm推理引擎'.encode()[:15]!r})"
+    command = (WITH_WORKER[0], "-c", f"{rename}\n{WITH_WORKER[2]}")
+    supervisor = await bench.start(EngineSpec(0, command))
+    await until(lambda: len(bench.log().split()) == 2)
+    core, _ = (int(pid) for pid in bench.log().split())
+    await until(lambda: "time.sleep" in psutil.Process(core).cmdline()[2])
+    await supervisor.watch_descendants()
+    os.kill(core, signal.SIGKILL)
+    assert (await bench.death()).pid == core
+    await supervisor.restart()
 
 
 async def test_a_full_disk_delays_a_relaunch_and_ends_nothing(bench: Bench) -> None:
