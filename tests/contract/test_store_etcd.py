@@ -287,6 +287,18 @@ async def test_a_probe_finds_an_etcd_without_room_that_still_reads_and_renews_le
         await store.close()
 
 
+async def test_a_key_that_is_no_record_hinders_nobody(etcd: Etcd, fleet: Fleet) -> None:
+    """As a later version may add one, or a person who keeps a copy."""
+    store = fleet.new()
+    await store.lead()
+    await store.save_runtime(1, RUNTIME, 0)
+    for name in ("1/runtime.old", "1/history", "notes", "x/runtime", "0x1/runtime"):
+        etcd.ctl("put", f"{fleet.prefix}/record/{name}", "?")
+    loaded = await store.load()
+    assert list(loaded.runtimes) == [1]
+    assert (loaded.identities, loaded.unreadable) == ({}, {})
+
+
 async def test_a_probe_finds_that_another_one_has_taken_over(fleet: Fleet) -> None:
     lost = list[FtError]()
     store = fleet.new(on_lost=lost.append)

@@ -1,6 +1,7 @@
 """``controller.core.ports.Store`` in etcd: each write is one transaction on its record and on the leader's key."""
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 
 from controller.core.ports import Loaded, Stored
@@ -184,7 +185,7 @@ class EtcdStore:
     async def load(self) -> Loaded:
         prefix = self._key("record/")
         found = await self._client.range(pb.RangeRequest(key=prefix, range_end=after(prefix)))
-        return gather(_row(kv) for kv in found.kvs)
+        return gather(row for kv in found.kvs if (row := self._row(kv)) is not None)
 
     async def runtime(self, instance_id: int) -> Stored[RuntimeRecord] | None:
         kv = await self._read(self._record(instance_id) + Kind.RUNTIME.encode())
@@ -246,6 +247,15 @@ class EtcdStore:
         text = f"{on[0].key.decode()} is at revision {found[1].mod_revision}, not {on[0].mod_revision}"
         raise FtError(Reason.STORE_CONFLICT, text)
 
+    def _row(self, kv: pb.KeyValue) -> Row | None:
+        """None for a key that is no record of ours: a later version may have written it."""
+        name = kv.key.removeprefix(self._key("record/")).decode(errors="replace")
+        instance_id, _, kind = name.partition("/")
+        if not re.fullmatch("[0-9]{1,19}", instance_id) or kind not in set(Kind):
+            _log.warning("this key is no record and is left alone", key=name)
+            return None
+        return Row(Kind(kind), int(instance_id), kv.mod_revision, kv.value)
+
     def _record(self, instance_id: int) -> bytes:
         return self._key(f"record/{instance_id}/")
 
@@ -264,8 +274,3 @@ def _number(kv: pb.KeyValue) -> int:
         return int(kv.value or b"0")
     except ValueError:
         raise RefusedError(f"the value of {kv.key.decode()} is not a number: {kv.value!r}") from None
-
-
-def _row(kv: pb.KeyValue) -> Row:
-    _, instance_id, kind = kv.key.decode().rsplit("/", 2)
-    return Row(Kind(kind), int(instance_id), kv.mod_revision, kv.value)
