@@ -13,7 +13,7 @@ from motor_ft.model.command import Command, ScaleDownPlan
 from motor_ft.model.engine import EngineObservation, PodEngine, RankOutcome, RankProbe
 from motor_ft.model.errors import FieldError, FtError, Reason
 from motor_ft.v1 import node_lifecycle_pb2, node_lifecycle_pb2_grpc, node_manager_pb2, node_manager_pb2_grpc
-from motor_ft.wire.channel import call, open_channel
+from motor_ft.wire.channel import call, failing, open_channel
 from motor_ft.wire.convert import (
     command_to_header,
     demand,
@@ -70,7 +70,7 @@ class GrpcNodeManagers:
 
     def connect(self, address: str) -> None:
         peer = self._peers.get(address)
-        if peer is not None and peer.channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+        if peer is not None and failing(peer.channel):
             # It would wait up to a second before it tries again, and fail every command until then.
             self._tasks.spawn(f"leave {address}", _leave(self._peers.pop(address)))
         self._peer(address)

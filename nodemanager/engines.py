@@ -8,7 +8,7 @@ from motor_ft.model.command import Command
 from motor_ft.model.engine import EngineObservation, RankOutcome, RankProbe
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.v1 import engine_pb2, engine_pb2_grpc
-from motor_ft.wire.channel import call, open_channel
+from motor_ft.wire.channel import Lasting, call, open_channel
 from motor_ft.wire.convert import (
     command_to_header,
     duration_to_pb,
@@ -28,17 +28,18 @@ class EngineClient:
     """The engines of this pod through the gateway at ``address``, in this process or beside it."""
 
     def __init__(self, address: str, token: str = "", tls: ClientTls | None = None) -> None:
-        self._channel = open_channel(address, peer="gateway", token=token, tls=tls)
-        self._stub = engine_pb2_grpc.EngineServiceStub(self._channel)
+        self._gateway = Lasting(
+            lambda: open_channel(address, peer="gateway", token=token, tls=tls), engine_pb2_grpc.EngineServiceStub
+        )
 
     async def close(self) -> None:
-        """Close the channel."""
-        await self._channel.close()
+        """Let go of the connection."""
+        await self._gateway.close()
 
     async def status(self, targets: Sequence[Target], timeout_sec: float) -> tuple[EngineObservation, ...]:
         """Read each engine anew, in the asked order."""
         request = engine_pb2.GetEngineStatusRequest(targets=_targets(targets), timeout=duration_to_pb(timeout_sec))
-        response = await call(self._stub.GetEngineStatus, request, timeout=_deadline(timeout_sec))
+        response = await call((await self._gateway.stub()).GetEngineStatus, request, timeout=_deadline(timeout_sec))
         _demand_count(len(targets), len(response.observations), "GetEngineStatus")
         return tuple(observation_from_pb(message) for message in response.observations)
 
@@ -49,7 +50,7 @@ class EngineClient:
         request = engine_pb2.WatchEngineRequest(
             targets=_targets(targets), interval=duration_to_pb(interval_sec), timeout=duration_to_pb(timeout_sec)
         )
-        stream = self._stub.WatchEngine(request)
+        stream = (await self._gateway.stub()).WatchEngine(request)
         try:
             async for response in stream:
                 yield observation_from_pb(response.observation)
@@ -80,7 +81,7 @@ class EngineClient:
             lease_remaining=duration_to_pb(lease_sec),
             timeout=duration_to_pb(timeout_sec),
         )
-        response = await call(self._stub.ApplyInstruction, request, timeout=_deadline(timeout_sec))
+        response = await call((await self._gateway.stub()).ApplyInstruction, request, timeout=_deadline(timeout_sec))
         _demand_count(len(targets), len(response.outcomes), "ApplyInstruction")
         return tuple(outcome_from_pb(message) for message in response.outcomes)
 
@@ -88,7 +89,7 @@ class EngineClient:
         """Ask for one token."""
         (message,) = _targets([target])
         request = engine_pb2.ProbeCompletionRequest(target=message, timeout=duration_to_pb(timeout_sec))
-        response = await call(self._stub.ProbeCompletion, request, timeout=_deadline(timeout_sec))
+        response = await call((await self._gateway.stub()).ProbeCompletion, request, timeout=_deadline(timeout_sec))
         return RankProbe(target.rank, PROBE_OUTCOME.from_pb(response.outcome, "outcome"), response.detail)
 
 

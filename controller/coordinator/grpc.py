@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+import grpc
 from grpc_health.v1 import health_pb2
 
 from controller.core.serving import ServingEvent, ServingInstance
 from motor_ft.model.errors import FtError
 from motor_ft.v1 import coordinator_pb2, coordinator_pb2_grpc
-from motor_ft.wire.channel import call, open_channel
+from motor_ft.wire.channel import Lasting, call, open_channel
 from motor_ft.wire.convert import endpoint_to_pb
 from motor_ft.wire.enums import ROLE
 from motor_ft.wire.tls import ClientTls
@@ -28,14 +29,7 @@ class GrpcCoordinator:
     def __init__(self, target: str, *, timeout_sec: float, tls: ClientTls | None = None) -> None:
         self.name = f"{'grpcs' if tls else 'grpc'}://{target}"
         self._timeout_sec = timeout_sec
-        self._channel = open_channel(target, peer="Coordinator", tls=tls)
-        self._stub = coordinator_pb2_grpc.CoordinatorServiceStub(self._channel)
-        # Not through HealthStub, which has no types.
-        self._check = self._channel.unary_unary(
-            "/grpc.health.v1.Health/Check",
-            health_pb2.HealthCheckRequest.SerializeToString,
-            health_pb2.HealthCheckResponse.FromString,
-        )
+        self._calls = Lasting(lambda: open_channel(target, peer="Coordinator", tls=tls), _Calls)
 
     async def refresh(
         self, event: ServingEvent, instances: Sequence[ServingInstance], epoch: int, revision: int
@@ -46,18 +40,31 @@ class GrpcCoordinator:
             event=_EVENTS[event],
             instances=[to_pb(instance) for instance in instances],
         )
-        await call(self._stub.Refresh, request, timeout=self._timeout_sec)
+        await call((await self._calls.stub()).refresh, request, timeout=self._timeout_sec)
 
     async def ready(self) -> bool:
         request = health_pb2.HealthCheckRequest(service=_SERVICE)
         try:
-            answer = await call(self._check, request, timeout=self._timeout_sec)
+            answer = await call((await self._calls.stub()).check, request, timeout=self._timeout_sec)
         except FtError:
             return False
         return answer.status == health_pb2.HealthCheckResponse.SERVING
 
     async def close(self) -> None:
-        await self._channel.close()
+        await self._calls.close()
+
+
+class _Calls:
+    """What a Coordinator is asked."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.refresh = coordinator_pb2_grpc.CoordinatorServiceStub(channel).Refresh
+        # Not through HealthStub, which has no types.
+        self.check = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            health_pb2.HealthCheckRequest.SerializeToString,
+            health_pb2.HealthCheckResponse.FromString,
+        )
 
 
 def to_pb(instance: ServingInstance) -> coordinator_pb2.ServingInstance:

@@ -8,7 +8,7 @@ import grpc
 
 from motor_ft.model.errors import FtError, Reason
 from motor_ft.v1 import controller_pb2, controller_pb2_grpc, fault_report_pb2, fault_report_pb2_grpc
-from motor_ft.wire.channel import call, connected, open_channel
+from motor_ft.wire.channel import call, connected, failing, open_channel
 from motor_ft.wire.log import get_logger
 from motor_ft.wire.tls import ClientTls
 
@@ -126,9 +126,7 @@ class ControllerClient:
         """
         search = _Search([self._leader, *self._controllers])
         while (address := search.next()) is not None:
-            peer = self._peers.get(address)
-            if peer is None:
-                peer = self._peers[address] = _Peer(address, self._tls)
+            peer = await self._peer(address)
             try:
                 if not await connected(peer.channel):
                     how = "in plain text" if self._tls is None else "over TLS"
@@ -143,6 +141,15 @@ class ControllerClient:
                 await self._follow(address)
                 return answer
         raise search.error()
+
+    async def _peer(self, address: str) -> _Peer:
+        known = self._peers.get(address)
+        if known is not None and not failing(known.channel):
+            return known
+        peer = self._peers[address] = _Peer(address, self._tls)
+        if known is not None:
+            await known.channel.close()
+        return peer
 
     async def _follow(self, leader: str) -> None:
         """The next request goes there first; of who was only named, no connection stays open."""

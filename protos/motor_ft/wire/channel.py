@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import grpc
 
@@ -12,6 +12,7 @@ from motor_ft.wire.tls import ClientTls
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
+Stub = TypeVar("Stub")
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 CONNECT_SEC = 1.0
@@ -50,7 +51,7 @@ def open_channel(target: str, *, peer: str = "", token: str = "", tls: ClientTls
     if tls is None or target.startswith("unix:"):
         return grpc.aio.insecure_channel(target, options=OPTIONS, interceptors=interceptors)
     name = [("grpc.ssl_target_name_override", tls.server_name)] if tls.server_name else []
-    return grpc.aio.secure_channel(target, tls.credentials, options=[*OPTIONS, *name], interceptors=interceptors)
+    return grpc.aio.secure_channel(target, tls.credentials(), options=[*OPTIONS, *name], interceptors=interceptors)
 
 
 async def call(
@@ -81,6 +82,33 @@ async def connected(channel: grpc.aio.Channel) -> bool:
     except (TimeoutError, grpc.aio.UsageError):
         return False
     return state is grpc.ChannelConnectivity.READY
+
+
+def failing(channel: grpc.aio.Channel) -> bool:
+    """It could not connect, and waits before it tries again; opened anew it tries at once, with present TLS files."""
+    return channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE
+
+
+class Lasting(Generic[Stub]):
+    """A stub for as long as the process lives, on a channel that is opened anew where it is ``failing``."""
+
+    def __init__(self, open_anew: Callable[[], grpc.aio.Channel], stub: Callable[[grpc.aio.Channel], Stub]) -> None:
+        self._open = open_anew
+        self._make = stub
+        self._channel = open_anew()
+        self._stub = stub(self._channel)
+
+    async def stub(self) -> Stub:
+        """For the next call."""
+        if failing(self._channel):
+            failed, self._channel = self._channel, self._open()
+            self._stub = self._make(self._channel)
+            await failed.close()
+        return self._stub
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._channel.close()
 
 
 class _Unary(grpc.aio.UnaryUnaryClientInterceptor):

@@ -1,8 +1,9 @@
 """TLS of gRPC between our own processes: one section of the configuration, the same in each of them."""
 
 import ssl
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import grpc
 import msgspec
@@ -10,19 +11,12 @@ import msgspec
 from motor_ft.wire.config import ConfigError, check
 from motor_ft.wire.log import get_logger
 
+T = TypeVar("T")
 _log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ClientTls:
-    """What a channel needs; ``server_name`` is what the server's certificate must say, empty for its address."""
-
-    credentials: grpc.ChannelCredentials
-    server_name: str = ""
-
-
 class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """PEM files; a server takes renewed ones, a channel keeps those it was opened with.
+    """PEM files; a server takes renewed ones with the next handshake, a client with the next channel that it opens.
 
     Without ``ca_file`` nothing is encrypted and nobody is asked who they are.
 
@@ -56,18 +50,15 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         self.client()
         self.server()
 
-    def client(self) -> ClientTls | None:
+    def client(self) -> "ClientTls | None":
         """For channels; None for plain text. Raises ConfigError for files that cannot be used."""
-        if not self.ca_file:
-            return None
-        ca, key, cert = self._files()
-        return ClientTls(grpc.ssl_channel_credentials(ca, key, cert), self.server_name)
+        return ClientTls(self) if self.ca_file else None
 
     def server(self) -> grpc.ServerCredentials | None:
         """For a server; None for plain text. Raises ConfigError for files that cannot be used."""
         if not self.cert_file:
             return None
-        renewal = _Renewal(self)
+        renewal = _Renewal(self, self.certificate)
         fetch = renewal.fetch  # None means unchanged, which the stubs do not know
         return grpc.dynamic_ssl_server_credentials(renewal.first, fetch, self.client_certificates)  # type: ignore[arg-type]
 
@@ -76,24 +67,33 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         ca, key, cert = self._files()
         return grpc.ssl_server_certificate_configuration([(key or b"", cert or b"")], ca)
 
+    def identity(self) -> grpc.ChannelCredentials:
+        """What a client shows and whom it believes now. Raises ConfigError for files that cannot be used."""
+        ca, key, cert = self._files()
+        return grpc.ssl_channel_credentials(ca, key, cert)
+
     def _files(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         return read_pems("tls", self.ca_file, self.cert_file, self.key_file)
 
 
-class _Renewal:
-    """Gives a server the files as they are at each handshake, the last good ones while those cannot be used."""
+class _Renewal(Generic[T]):
+    """What ``read`` makes of the files as they are at each handshake, of the last good ones while those are of no use.
 
-    def __init__(self, config: TlsConfig) -> None:
+    A server's is asked by threads of gRPC.
+    """
+
+    def __init__(self, config: TlsConfig, read: Callable[[], T]) -> None:
         self._config = config
+        self._read = read
         self._seen = self._state()
-        self.first = config.certificate()
+        self.first = read()
 
-    def fetch(self) -> grpc.ServerCertificateConfiguration | None:
-        """What is new since the last handshake, None to go on with what is; called by a thread of gRPC."""
+    def fetch(self) -> T | None:
+        """What is new since the last handshake, None to go on with what is."""
         if (state := self._state()) == self._seen:
             return None
         try:
-            renewed = self._config.certificate()
+            renewed = self._read()
         except ConfigError as error:
             self._seen = state
             _log.warning("renewed TLS files are not used, the old ones are", problem=str(error))
@@ -106,6 +106,21 @@ class _Renewal:
     def _state(self) -> list[tuple[int, int, int, int] | None]:
         """Say of each file which one it is; through links, for Kubernetes swaps the one to their directory."""
         return [_state(name) for name in (self._config.ca_file, self._config.cert_file, self._config.key_file)]
+
+
+class ClientTls:
+    """What channels need; ``server_name`` is what the server's certificate must say, empty for its address."""
+
+    def __init__(self, config: TlsConfig) -> None:
+        """Raises ConfigError for files that cannot be used."""
+        self.server_name = config.server_name
+        self._renewal = _Renewal(config, config.identity)
+        self._credentials = self._renewal.first
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """For one more channel."""
+        self._credentials = self._renewal.fetch() or self._credentials
+        return self._credentials
 
 
 def _state(name: str) -> tuple[int, int, int, int] | None:

@@ -1,4 +1,7 @@
-"""A server takes renewed TLS files with the next handshake, and keeps the old ones while those cannot be used."""
+"""Renewed TLS files are taken with a server's next handshake and a client's next channel, the old ones kept until then.
+
+Those that cannot be used are not taken.
+"""
 
 import asyncio
 import shutil
@@ -11,8 +14,8 @@ from structlog.testing import capture_logs
 
 from motor_ft.model.errors import FtError
 from motor_ft.v1 import node_manager_pb2, node_manager_pb2_grpc
-from motor_ft.wire.channel import call, open_channel
-from motor_ft.wire.tls import TlsConfig
+from motor_ft.wire.channel import Lasting, call, open_channel
+from motor_ft.wire.tls import ClientTls, TlsConfig
 from tests.integration.wire.support import TIMEOUT, Context, Served, guard, serving
 from tests.support.certificates import Authority
 
@@ -44,13 +47,18 @@ class Mount:
             shutil.rmtree(old)
 
 
-async def heard(served: Served, client: TlsConfig) -> bool:
+async def heard(served: Served, client: TlsConfig | ClientTls) -> bool:
     """Whether a call over a connection of its own is answered."""
-    async with open_channel(served.address, tls=client.client()) as channel:
-        try:
-            await call(node_manager_pb2_grpc.NodeManagerServiceStub(channel).Guard, guard(), timeout=TIMEOUT)
-        except FtError:
-            return False
+    tls = client.client() if isinstance(client, TlsConfig) else client
+    async with open_channel(served.address, tls=tls) as channel:
+        return await answered(node_manager_pb2_grpc.NodeManagerServiceStub(channel))
+
+
+async def answered(stub: "node_manager_pb2_grpc.NodeManagerServiceAsyncStub") -> bool:
+    try:
+        await call(stub.Guard, guard(), timeout=TIMEOUT)
+    except FtError:
+        return False
     return True
 
 
@@ -115,3 +123,40 @@ async def test_a_stream_outlives_the_files_it_began_with(tmp_path: Path, old: Tl
         assert await heard(served, new)
         renewed.set()
         await anext(answers)
+
+
+async def test_a_client_shows_and_believes_what_the_files_are_when_it_opens_a_channel(
+    tmp_path: Path, old: TlsConfig, new: TlsConfig
+) -> None:
+    """Half of a pair is not taken there either."""
+    mount = Mount(tmp_path / "mount")
+    mount.swap(old, old)
+    client = mount.tls.client()
+    assert client is not None
+    async with serving(tls=old) as before, serving(tls=new) as after:
+        mount.swap(msgspec.structs.replace(new, key_file=old.key_file), new)
+        assert await heard(before, client)
+        assert not await heard(after, client)
+        mount.swap(new, new)
+        assert await heard(after, client)
+        assert not await heard(before, client)
+
+
+async def test_a_channel_that_lasts_takes_renewed_files_where_it_cannot_connect(
+    tmp_path: Path, old: TlsConfig, new: TlsConfig
+) -> None:
+    mount = Mount(tmp_path / "mount")
+    mount.swap(old, old)
+    client = mount.tls.client()
+    async with serving(tls=new) as served:
+        lasting = Lasting(
+            lambda: open_channel(served.address, tls=client), node_manager_pb2_grpc.NodeManagerServiceStub
+        )
+        assert not await answered(await lasting.stub())
+        mount.swap(new, new)
+        async with asyncio.timeout(60):
+            while not await answered(await lasting.stub()):
+                pass
+        first = await lasting.stub()
+        assert await lasting.stub() is first, "one that works is kept"
+        await lasting.close()
