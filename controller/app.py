@@ -112,7 +112,9 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         tasks.spawn("clock", wall.watch())
         tasks.spawn("store", health.watch(store))
         metrics.standing(lambda: manager.refusal() is None)
-        http = MetricsServer(config.metrics_listen, registry, lambda: str(manager.refusal() or ""), degraded)
+        http = MetricsServer(
+            config.metrics_listen, registry, lambda: str(manager.refusal() or ""), degraded, tls=config.tls
+        )
         stack.push_async_callback(http.stop)
         metrics_port = await http.start()
         reports = FaultReportServicer(manager, enabled=settings.enable_fault_tolerance)

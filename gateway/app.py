@@ -84,7 +84,7 @@ async def run_engine(config: EngineDaemonConfig, stop: asyncio.Event) -> None:
         client_certificates=config.tls.client_certificates,
     )
     server.add(ENGINE_SERVICE, engine_pb2_grpc.add_EngineServiceServicer_to_server, parts.servicer)
-    metrics = MetricsServer(config.metrics_listen, registry)
+    metrics = MetricsServer(config.metrics_listen, registry, tls=config.tls)
     try:
         _log.info("serving metrics", port=await metrics.start())
         await server.start()
@@ -101,7 +101,7 @@ async def run_rest(config: RestDaemonConfig, stop: asyncio.Event) -> None:
     controller = ControllerClient(config.controllers, config.request_timeout_sec, config.tls.client())
     registry = CollectorRegistry()
     rest = RestServer(config.listen, controller_routes(controller), RestMetrics(registry))
-    metrics = MetricsServer(config.metrics_listen, registry, controller.problem)
+    metrics = MetricsServer(config.metrics_listen, registry, controller.problem, tls=config.tls)
     try:
         _log.info("serving metrics", port=await metrics.start())
         _log.info("serving REST", port=await rest.start(), controllers=config.controllers)

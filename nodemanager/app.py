@@ -154,6 +154,7 @@ async def _start(config: NodeManagerConfig, ending: Ending, stack: AsyncExitStac
             registry,
             lambda: watcher.unready,
             lambda: [*_degraded(journal, link), *pod.problems()],
+            tls=config.tls,
         )
         stack.push_async_callback(http.stop)
         await http.start()

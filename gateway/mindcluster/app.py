@@ -69,7 +69,7 @@ async def _start(config: MindClusterDaemonConfig, tasks: Tasks, stack: AsyncExit
     link = HardwareLink(
         config.controllers, feed, identity, metrics, now=time.monotonic, rng=random.random, tls=config.tls.client()
     )
-    http = MetricsServer(config.metrics_listen, registry, lambda: _unready(feed, link))
+    http = MetricsServer(config.metrics_listen, registry, lambda: _unready(feed, link), tls=config.tls)
     stack.push_async_callback(http.stop)
     _log.info("serving metrics", port=await http.start(), reporter_id=reporter_id)
 

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import math
+import re
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -56,6 +59,10 @@ async def test_pods_report_and_are_commanded_and_rest_is_answered_over_tls(tmp_p
         status = f"http://127.0.0.1:{rest_port}/controller/fault_tolerance/status"
         async with http.get(status) as answer:
             assert answer.status == 200
+        for metrics in (metrics_port, node_metrics, rest_metrics):
+            async with http.get(f"http://127.0.0.1:{metrics}/metrics") as answer:
+                (ends,) = re.findall(r"^motor_ft_tls_not_after_seconds (\S+)$", await answer.text(), re.MULTILINE)
+            assert time.time() < float(ends) < math.inf
         header = common_pb2.OperatorHeader(
             instance_id=instance.instance_id, request_id="r", operator="ann", reason="to see a command arrive"
         )

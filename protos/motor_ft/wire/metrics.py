@@ -16,6 +16,7 @@ from prometheus_client import (
 
 from motor_ft.model.errors import Reason
 from motor_ft.wire.http import HttpServer
+from motor_ft.wire.tls import TlsConfig
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -53,7 +54,7 @@ class MetricsServer(HttpServer):
 
     ``unready`` says why the process cannot do its work, empty when it can, and may have to ask somebody for it;
     ``degraded`` says what does not work meanwhile. Beside what the registry has ``/metrics`` tells memory, file
-    descriptors and CPU of the process (``process_…``), and the tasks of its loop.
+    descriptors and CPU of the process (``process_…``), the tasks of its loop, and when its certificate ends.
     """
 
     def __init__(
@@ -62,6 +63,8 @@ class MetricsServer(HttpServer):
         registry: CollectorRegistry,
         unready: Callable[[], str | Awaitable[str]] = lambda: "",
         degraded: Callable[[], Sequence[str]] = lambda: (),
+        *,
+        tls: TlsConfig | None = None,
     ) -> None:
         self._registry = registry
         self._unready = unready
@@ -69,6 +72,12 @@ class MetricsServer(HttpServer):
         ProcessCollector(registry=registry)
         tasks = Gauge("motor_ft_asyncio_tasks", "Tasks of the event loop that have not ended.", registry=registry)
         tasks.set_function(lambda: len(asyncio.all_tasks()))
+        ends = Gauge(
+            "motor_ft_tls_not_after_seconds",
+            "When the own certificate ends, since the epoch; +Inf without one.",
+            registry=registry,
+        )
+        ends.set_function((tls or TlsConfig()).not_after)
         app = web.Application()
         app.add_routes(
             [

@@ -1,5 +1,6 @@
 """TLS of gRPC between our own processes: one section of the configuration, the same in each of them."""
 
+import math
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Generic, TypeVar
 import grpc
 import msgspec
 
+from motor_ft.wire.certificate import not_after
 from motor_ft.wire.config import ConfigError, check
 from motor_ft.wire.log import get_logger
 
@@ -66,6 +68,14 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """What a server shows and whom it believes now. Raises ConfigError for files that cannot be used."""
         ca, key, cert = self._files()
         return grpc.ssl_server_certificate_configuration([(key or b"", cert or b"")], ca)
+
+    def not_after(self) -> float:
+        """End of the own certificate as its file is now, seconds since the epoch: infinite without one, NaN for another
+        file than one."""
+        try:
+            return not_after(Path(self.cert_file).read_text()) if self.cert_file else math.inf
+        except (OSError, ValueError):
+            return math.nan
 
     def identity(self) -> grpc.ChannelCredentials:
         """What a client shows and whom it believes now. Raises ConfigError for files that cannot be used."""
