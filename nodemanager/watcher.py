@@ -82,7 +82,11 @@ class Watcher:
         self._pod.changed()
 
     async def _watch(self, targets: tuple[Target, ...]) -> None:
-        """Read until the gateway fails, then wait a little; without targets there is nothing to read."""
+        """Read until the gateway fails, then wait a little; without targets there is nothing to read.
+
+        A reading of another engine ends it too: somebody has declared that one to the gateway, perhaps an earlier order
+        of our own that came late. Reading anew declares the present ones.
+        """
         if not targets:
             await asyncio.Event().wait()
         by_rank = {target.rank: target for target in targets}
@@ -92,10 +96,12 @@ class Watcher:
                 self._engines.watch(targets, interval, self._pod.settings.engine_timeout_sec)
             ) as readings:
                 async for reading in readings:
-                    self._backoff.reset()
                     if target := by_rank.get(reading.rank):
                         self._pod.observe(reading, target)
+                        if reading.incarnation != target.incarnation:
+                            break
+                    self._backoff.reset()
         except FtError as error:
             for target in targets:
                 self._pod.observe(local_problem(target, error), target)
-            await asyncio.sleep(self._backoff.next())
+        await asyncio.sleep(self._backoff.next())
