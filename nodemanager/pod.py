@@ -159,13 +159,12 @@ class Pod:
             self._report(("engine", rank), report)
 
     def died(self, death: DeathReport) -> None:
-        """Fold in the exit of a process of an engine, and report it once."""
+        """Fold in the exit of a process of an engine, and report it; of every process there is one."""
         if death.rank in self._journal.state.retired:
             return
-        self._health[death.rank], report = die(self._known(death.rank), death)
-        if report is not None:
-            self._metrics.process_deaths.inc()
-            self._report(("death", death.rank, death.pid), report)
+        self._health[death.rank] = die(self._known(death.rank), death)
+        self._metrics.process_deaths.inc()
+        self._report(("death", death.rank, death.pid), death)
 
     def relaunching(self) -> None:
         """The engines are about to be ended: no endpoint is normal until its new engine is."""

@@ -78,12 +78,9 @@ def observe(
     )
 
 
-def die(health: RankHealth, death: DeathReport) -> tuple[RankHealth, DeathReport | None]:
-    """Fold one process exit in; the same pid of the same engine is reported once."""
-    known = {(earlier.incarnation, earlier.pid) for earlier in health.deaths}
-    if death.incarnation != health.incarnation or (death.incarnation, death.pid) in known:
-        return health, None
-    return replace(health, status=EndpointStatus.ABNORMAL, deaths=(*health.deaths, death)), death
+def die(health: RankHealth, death: DeathReport) -> RankHealth:
+    """Fold one process exit in."""
+    return replace(health, status=EndpointStatus.ABNORMAL, deaths=(*health.deaths, death))
 
 
 def _source(reading: EngineObservation, silent: bool) -> EvidenceSource | None:

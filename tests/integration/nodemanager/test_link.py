@@ -224,7 +224,6 @@ async def test_a_process_death_is_reported_beside_what_the_engine_says(
     conversation, _ = await controller.linked()
     death = DeathReport(1, linked.incarnation(1), 4711, "EngineCore ended", linked.clock.now() - 2)
     linked.pod.died(death)
-    linked.pod.died(death)
     while not (message := await conversation.report()).HasField("process_death"):
         pass
     assert (message.process_death.dp_rank, message.process_death.pid) == (1, 4711)

@@ -115,5 +115,3 @@ def test_a_retry_without_a_plan_does_not_say_which_engines_are_meant() -> None:
 def test_the_lowest_survivor_comes_from_the_plan_or_from_what_is_not_removed() -> None:
     assert lowest_survivor(ORDER, PLAN, 4) == 0
     assert lowest_survivor(replace(ORDER, removed=(0, 1)), None, 4) == 2
-    with pytest.raises(FieldError):
-        lowest_survivor(replace(ORDER, removed=(0, 1)), None, 2)

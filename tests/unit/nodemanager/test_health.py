@@ -97,19 +97,10 @@ def test_an_endpoint_is_initial_until_it_was_healthy_once() -> None:
     assert see(HEALTHY, SILENT, HEALTHY)[0].status is EndpointStatus.NORMAL
 
 
-def test_a_process_exit_is_reported_once_for_a_pid_and_healthy_does_not_undo_it() -> None:
+def test_healthy_does_not_undo_a_process_exit() -> None:
     first, second = DeathReport(1, "e1", 10, "", 1.0), DeathReport(1, "e1", 11, "", 2.0)
-    health, report = die(see(HEALTHY)[0], first)
-    assert report == first
-    assert die(health, first) == (health, None)
-    health, report = die(health, second)
-    assert report == second
-    health, _ = observe(health, HEALTHY, 3.0, 1)
+    health, _ = observe(die(die(see(HEALTHY)[0], first), second), HEALTHY, 3.0, 1)
     assert (health.status, health.deaths) == (EndpointStatus.ABNORMAL, (first, second))
-
-
-def test_the_exit_of_an_earlier_engine_says_nothing_about_this_one() -> None:
-    assert die(START, DeathReport(1, "e0", 10, "", 1.0)) == (START, None)
 
 
 def test_the_validator_lets_only_the_asked_rank_and_engine_through() -> None:
