@@ -61,7 +61,7 @@ class Happenings:
             if process.alive and process.frozen:
                 world.loop.thaw(process)
         for machine in world.machines.values():
-            machine.disk_broken = False
+            machine.disk_broken, machine.disk_slow_sec = False, 0.0
         for host in world.coordinators:
             host.start()
         for fleet in world.fleets:
@@ -249,6 +249,10 @@ class Happenings:
             machine.disk_broken = False
 
         self._later(event.value, repair)
+
+    def _disk_slow(self, event: Event) -> None:
+        """Until it is calm every write takes so long."""
+        self.world.pod(*map(int, event.who.split("/"))).machine.disk_slow_sec = event.value
 
     # --- network, store, Coordinators ---
 

@@ -29,6 +29,7 @@ class Machine:
     boots: int = 1
     disk: dict[str, bytes] = field(default_factory=dict)
     disk_broken: bool = False
+    disk_slow_sec: float = 0.0
     ports: dict[int, object] = field(default_factory=dict)
 
 
@@ -50,7 +51,10 @@ class SimClock:
 
 
 class SimJournal(Journal):
-    """The NodeManager's journal on a disk in memory. What a killed process wrote last is there, known to it or not."""
+    """The NodeManager's journal on a disk in memory. What a killed process wrote last is there, known to it or not.
+
+    A disk that is slow has written at once, and says so late.
+    """
 
     def __init__(
         self,
@@ -72,6 +76,11 @@ class SimJournal(Journal):
         self.state, self._end = self._load()
         self._turn = asyncio.Lock()
         self._thread = None  # type: ignore[assignment]  # the loop has none
+
+    async def _save(self, state: NodeState) -> None:
+        await super()._save(state)
+        if self._machine.disk_slow_sec:
+            await asyncio.sleep(self._machine.disk_slow_sec)
 
     def _write(self, line: bytes) -> None:
         if self._machine.disk_broken:

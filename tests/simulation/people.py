@@ -33,9 +33,9 @@ from motor_ft.v1.fault_report_pb2 import REPORTER_KIND_NODE_MANAGER, FaultReport
 from motor_ft.v1.node_lifecycle_pb2 import RestartEnginesRequest, StopRequest
 from motor_ft.v1.node_manager_pb2 import ApplyRequest, FinalizeRequest, GuardRequest, StatusRequest
 from motor_ft.wire.convert import duration_to_pb, plan_to_pb
-from tests.simulation.console import at_console
+from tests.simulation.console import at_console, at_gateway, by_hand
 from tests.simulation.machine import Machine
-from tests.simulation.scenario import CONSOLE, MISFITS
+from tests.simulation.scenario import AGAIN, BY_HAND, CONSOLE, GATEWAY, MISFITS, PORTLESS
 
 if TYPE_CHECKING:
     from tests.simulation.pods import SimPod
@@ -224,18 +224,43 @@ class People:
 
     def strange(self, pod: "SimPod", what: str) -> None:
         """Something that no leader would say, now."""
-        if what in CONSOLE:
+        if what in (*CONSOLE, BY_HAND, GATEWAY):
             self._console(pod, what)
         elif what in MISFITS:
             self._begin(self._misfit(pod, what))
+        elif what in (*AGAIN, PORTLESS):
+            self._begin(self._again(pod, what))
         else:
             self._begin(self._command(pod, what))
 
     def _console(self, pod: "SimPod", what: str) -> None:
         if pod.local is not None and pod.process is not None and pod.process.alive:
-            number = next(self._numbers)
-            work = at_console(pod.local, pod, number, waits="waits" in what)
+            if what == BY_HAND:
+                work = by_hand(pod.local, pod)
+            elif what == GATEWAY:
+                work = at_gateway(pod)
+            else:
+                work = at_console(pod.local, pod, next(self._numbers), waits="waits" in what)
             self.world.loop.create_task(work, name="console", context=pod.process.context.copy())
+
+    async def _again(self, pod: "SimPod", what: str) -> None:
+        """The rules say whether that was right, whatever the answer."""
+        if (last := self.world.letters.get((pod.address, what.split()[0]))) is None:
+            return
+        request = last.request
+        if what == PORTLESS:
+            order = ApplyRequest.FromString(request)
+            order.ClearField("dp_store_port")
+            request = order.SerializeToString()
+        channel: Any = self.world.fabric.channel(pod.address)
+        call: Any = channel.unary_unary(last.method, bytes, bytes)
+        try:
+            await call(request, timeout=TIMEOUT_SEC)
+            said = "OK"
+        except grpc.aio.AioRpcError as error:
+            said = f"{error.code().name} {error.details()}"
+        self.world.oracle.facts.counts[f"again {said.split()[0]}"] += 1
+        self.world.trace("people", pod.name, f"{what}: {said}")
 
     async def _command(self, pod: "SimPod", what: str) -> None:
         facts = self.world.oracle.facts
@@ -326,8 +351,9 @@ class People:
         try:
             await call
         except (grpc.aio.AioRpcError, TimeoutError) as error:
-            code = error.code().name if isinstance(error, grpc.aio.AioRpcError) else "silence"
-            self.world.oracle.facts.counts[f"strange {code}"] += 1
+            said = (error.code().name, error.details()) if isinstance(error, grpc.aio.AioRpcError) else ("silence", "")
+            self.world.oracle.facts.counts[f"strange {said[0]}"] += 1
+            self.world.trace("people", text, f"{said[0]} {said[1]}")
         else:
             self.world.oracle.facts.break_rule("strangers are refused", text)
 

@@ -198,6 +198,14 @@ IN_HIS_NAME = (
 """Said in the name of who holds the guard, or held it last."""
 CONSOLE = ("console", "console that waits")
 """Somebody at the routes of one pod, without a fence."""
+BY_HAND = "by hand"
+"""Somebody does at the routes what the Controller does not, because it may not."""
+GATEWAY = "gateway"
+"""Somebody reads engines at the gateway of a pod, and means others."""
+AGAIN = tuple(f"{method} again" for method in ("Guard", "Status", "Apply", "Finalize", "Stop", "RestartEngines"))
+"""What a Controller said to a pod last arrives once more."""
+PORTLESS = "Apply without a port"
+"""... or so, as that is left to the pods."""
 MISFITS = ("no job", "no ranks", "no size", "outside", "twice", "no port", "another size", "same rank")
 
 
@@ -244,6 +252,10 @@ class _Author:
             self._trouble()
         for _ in range(rng.choice([0, 0, 1, 2, 3])):
             self._people()
+        delay = rng.choice([0.0005, 0.002, 0.02])
+        jitter = rng.choice([0.001, 0.01, 0.1])
+        calm += rng.choice([rng.uniform(2.0, 10.0), rng.uniform(5.0, 30.0)])
+        self._more()
         return Scenario(
             seed=self.seed,
             jobs=self.jobs,
@@ -251,9 +263,9 @@ class _Author:
             config=self.config,
             controllers=self.controllers,
             coordinators=self.coordinators,
-            delay=rng.choice([0.0005, 0.002, 0.02]),
-            jitter=rng.choice([0.001, 0.01, 0.1]),
-            calm_at=calm + rng.choice([rng.uniform(2.0, 10.0), rng.uniform(5.0, 30.0)]),
+            delay=delay,
+            jitter=jitter,
+            calm_at=calm,
         )
 
     def _job(self) -> Job:
@@ -439,6 +451,16 @@ class _Author:
             pod = rng.randrange(len(self.jobs[job].pods))
             kinds = rng.choice([STRANGE, IN_HIS_NAME, IN_HIS_NAME, IN_HIS_NAME, CONSOLE, MISFITS])
             self._moment("strange", f"{job}/{pod}", text=rng.choice(kinds))
+
+    def _more(self) -> None:
+        """What was thought of later; it is drawn last, and so the rest of every history stays as it was."""
+        rng = self.rng
+        job = rng.randrange(len(self.jobs))
+        pod = f"{job}/{rng.randrange(len(self.jobs[job].pods))}"
+        if rng.random() < 0.6:
+            self._moment("strange", pod, text=rng.choice([*AGAIN, GATEWAY]))
+        if rng.random() < 0.05:
+            self._moment("disk_slow", pod, value=rng.choice([0.1, 0.5, 1.5]))
 
     def _path(self, controller: int, job: int, pod: int) -> str:
         rng = self.rng

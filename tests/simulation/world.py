@@ -6,7 +6,7 @@ import zlib
 from collections.abc import MutableMapping, Sequence
 from contextvars import Context
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -34,6 +34,13 @@ SETTLED_SEC = 8.0
 """So long everything must be as it should, before a run counts as ended well."""
 
 
+class Letter(NamedTuple):
+    """A request as it was sent, and to which method."""
+
+    method: str
+    request: bytes
+
+
 class World:
     """Build it, ``await run()`` in its loop, look at ``oracle.broken``."""
 
@@ -47,6 +54,8 @@ class World:
         self.machines: dict[str, Machine] = {}
         self.processes: list[Process] = []
         self.boards: dict[Process, Board] = {}
+        self.letters: dict[tuple[str, str], Letter] = {}
+        """What a Controller said last, by address and method."""
         weather = Weather(scenario.delay, scenario.jitter)
         self.network = Network(loop, Random(scenario.seed * 2 + 2), weather)
         self.fabric = Fabric(self.network, self)
@@ -190,7 +199,9 @@ class World:
     def sent(self, client: Process, address: str, method: str, request: bytes) -> None:
         """A request leaves."""
         if client.name.startswith("controller"):
-            self.oracle.sent(client, address, method.rpartition("/")[2], request)
+            name = method.rpartition("/")[2]
+            self.letters[address, name] = Letter(method, request)
+            self.oracle.sent(client, address, name, request)
 
     def called(self, client: Process, server: Process, method: str, request: bytes) -> None:
         """A request has arrived."""
