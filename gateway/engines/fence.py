@@ -3,6 +3,9 @@
 from motor_ft.model.command import Command
 from motor_ft.model.errors import FtError, Reason
 
+REMEMBERED = 1_000
+"""Instances. A pod is in one at a time: one that is forgotten is long gone, and its NodeManager refuses for it."""
+
 
 class Fence:
     """Kept in memory: across a restart the NodeManager's durable fence stands in front of it."""
@@ -14,7 +17,12 @@ class Fence:
         """Raise the fence to ``command``; raises STALE_EPOCH or STALE_GENERATION when it is below."""
         self.check(command)
         if command.epoch is not None:
+            self._highest.pop(
+                command.instance_id, None
+            )  # to the end: the first was admitted longest ago
             self._highest[command.instance_id] = (command.epoch, command.generation or 0)
+            if len(self._highest) > REMEMBERED:
+                del self._highest[next(iter(self._highest))]
 
     def check(self, command: Command) -> None:
         """Raise STALE_EPOCH or STALE_GENERATION when a higher command was admitted; unfenced ones pass."""

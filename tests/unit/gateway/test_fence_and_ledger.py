@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.engines.fence import Fence
+from gateway.engines.fence import REMEMBERED, Fence
 from gateway.rpc.ledger import GatewayLedger
 from motor_ft.model.command import Command
 from motor_ft.model.errors import FtError, Reason
@@ -47,6 +47,16 @@ def test_order_is_by_epoch_first_and_per_instance() -> None:
     fence.admit(command(1, 1, instance=8))
     with pytest.raises(FtError, match="STALE_EPOCH"):
         fence.check(command(5, 3))
+
+
+def test_of_very_many_instances_those_are_forgotten_that_were_commanded_longest_ago() -> None:
+    fence = Fence()
+    for instance in (7, 8, 7, *range(1_000_000, 1_000_000 + REMEMBERED - 1)):
+        fence.admit(command(5, 3, instance=instance))
+    fence.check(command(4, 3, instance=8))
+    for instance in (7, 1_000_000, 1_000_000 + REMEMBERED - 2):
+        with pytest.raises(FtError, match="STALE_EPOCH"):
+            fence.check(command(4, 3, instance=instance))
 
 
 def test_an_unfenced_command_neither_fails_nor_moves_the_fence() -> None:
