@@ -415,6 +415,8 @@ class SimServer:
             answer = await self._answer(call, request, context)
         except grpc.aio.AbortError:
             answer = context.answer
+        finally:
+            call.task = None  # whoever keeps the call keeps no task that has ended
         if request is not None:
             self.fabric.wire.answered(call.client, self.process, call.method, request, answer)
         if self.process.alive:
