@@ -17,9 +17,7 @@ class Fence:
         """Raise the fence to ``command``; raises STALE_EPOCH or STALE_GENERATION when it is below."""
         self.check(command)
         if command.epoch is not None:
-            self._highest.pop(
-                command.instance_id, None
-            )  # to the end: the first was admitted longest ago
+            self._highest.pop(command.instance_id, None)  # to the end: the first was admitted longest ago
             self._highest[command.instance_id] = (command.epoch, command.generation or 0)
             if len(self._highest) > REMEMBERED:
                 del self._highest[next(iter(self._highest))]
