@@ -14,7 +14,8 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 Stub = TypeVar("Stub")
 
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+"""A snapshot of all hardware faults that a Controller keeps of one adapter fits, with 600 bytes for each."""
 CONNECT_SEC = 1.0
 """How long to wait for a peer that does not even refuse the connection."""
 

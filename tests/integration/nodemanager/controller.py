@@ -9,6 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from motor_ft.v1 import fault_report_pb2, fault_report_pb2_grpc
 from motor_ft.v1.fault_report_pb2 import FaultReportRequest, FaultReportResponse
+from motor_ft.wire.channel import MAX_MESSAGE_BYTES
 from tests.integration.nodemanager.node import EPOCH, INSTANCE
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -105,7 +106,7 @@ class ScriptedController(fault_report_pb2_grpc.FaultReportServiceServicer):
 
     def __init__(self) -> None:
         self._conversations: asyncio.Queue[Conversation] = asyncio.Queue()
-        self._server = grpc.aio.server()
+        self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)])
         fault_report_pb2_grpc.add_FaultReportServiceServicer_to_server(self, self._server)
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -194,6 +195,18 @@ async def test_a_storm_of_faults_becomes_a_snapshot(adapter: Adapter, controller
         show(adapter, *storm, fault("NEW"))
         after = await conversation.report()
         assert (after.hardware_fault.key.fault_code, after.sequence) == ("NEW", told.sequence + 1)
+
+
+async def test_a_storm_of_a_whole_cluster_fits_into_a_snapshot(
+    adapter: Adapter, controller: ScriptedController
+) -> None:
+    """As many bytes as 50,000 usual ones; else the stream would break again and again, and nothing ever be told."""
+    storm = [replace(fault(f"{number + 1:08X}"), detail="d" * 1900) for number in range(10_000)]
+    show(adapter, *storm)
+    adapter.feed.refresh()
+    async with linking(adapter, controller.address):
+        _, snapshot = await welcomed(controller)
+        assert len(snapshot.hardware_faults) == len(storm)
 
 
 async def test_a_rejected_report_comes_again_and_a_snapshot_when_it_is_asked_for(
