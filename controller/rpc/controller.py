@@ -1,11 +1,12 @@
 """ControllerService: what the Controller knows and would decide (RFC section 7), and what operators order."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from controller.convert import status_to_pb
 from controller.core.history import EventKind
@@ -39,8 +40,11 @@ from motor_ft.wire.convert import demand, operator_from_header
 PROGRESS_SEC = 3.0
 WATCH_LIMIT = 1000
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
+MAX_PAGE_BYTES = 2 * 1024 * 1024
+"""Clients that nobody has told otherwise take messages of 4 MiB; an instance of hundreds of ranks has 60 KiB."""
 MAX_TOKEN_LENGTH = 19
 
+M = TypeVar("M", bound=Message)
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -73,10 +77,10 @@ class ControllerServicer(controller_pb2_grpc.ControllerServiceServicer):
         size = _page_size(request)
         after = _number(request.page_token) if request.page_token else 0
         found = [status for status in self._instances.all() if status.instance_id > after and _asked(status, request)]
-        page = found[:size]
+        page = _fitting(map(status_to_pb, found[:size]))
         return ListInstancesResponse(
-            instances=map(status_to_pb, page),
-            next_page_token=str(page[-1].instance_id) if len(found) > size else "",
+            instances=page,
+            next_page_token=str(page[-1].instance_id) if len(found) > len(page) else "",
             scale_down_disabled=self._scale_down_disabled,
         )
 
@@ -119,10 +123,11 @@ class ControllerServicer(controller_pb2_grpc.ControllerServiceServicer):
             newest_first=request.newest_first,
             size=size + 1,
         )
-        page, now = found[:size], self._clock.now()
+        now = self._clock.now()
+        page = _fitting(event_to_pb(event, now) for event in found[:size])
         return ListEventsResponse(
-            events=[event_to_pb(event, now) for event in page],
-            next_page_token=f"{self._events.life}-{page[-1].sequence}" if len(found) > size else "",
+            events=page,
+            next_page_token=f"{self._events.life}-{page[-1].sequence}" if len(found) > len(page) else "",
         )
 
     async def PauseAutomation(self, request: PauseAutomationRequest, context: Context) -> PauseAutomationResponse:
@@ -155,6 +160,18 @@ class ControllerServicer(controller_pb2_grpc.ControllerServiceServicer):
 def _page_size(request: ListInstancesRequest | ListEventsRequest) -> int:
     demand(request.page_size >= 0, "page_size", f"must not be negative, not {request.page_size}")
     return min(request.page_size or DEFAULT_PAGE, MAX_PAGE)
+
+
+def _fitting(messages: Iterable[M]) -> list[M]:
+    """As many as fit into a page, the first in any case; the others are on the next one."""
+    page: list[M] = []
+    room = MAX_PAGE_BYTES
+    for message in messages:
+        room -= message.ByteSize()
+        if page and room < 0:
+            break
+        page.append(message)
+    return page
 
 
 def _number(token: str) -> int:

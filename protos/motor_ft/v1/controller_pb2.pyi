@@ -450,7 +450,7 @@ class ListInstancesRequest(_message.Message):
     JOB_NAME_FIELD_NUMBER: _builtins.int
     SHOW_DELETED_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """Most instances to return; 0 means 100, more than 1000 is 1000."""
+    """Most instances to return; 0 means 100, more than 1000 is 1000. Large ones are fewer on a page."""
     page_token: _builtins.str
     """From the page before; empty for the first."""
     job_name: _builtins.str
@@ -1013,7 +1013,7 @@ class ListEventsRequest(_message.Message):
     newest_first: _builtins.bool
     """The newest first; else the oldest first."""
     page_size: _builtins.int
-    """Most events to return; 0 means 100, more than 1000 is 1000."""
+    """Most events to return; 0 means 100, more than 1000 is 1000. Long ones are fewer on a page."""
     page_token: _builtins.str
     """From the page before; empty for the first. Stays valid while events come and go."""
     @_builtins.property

@@ -22,6 +22,8 @@ from motor_ft.wire.channel import call
 from motor_ft.wire.errors import from_rpc_error
 from tests.integration.controller.serving import add_instances, connected, new_server
 
+GRPC_DEFAULT = 4 * 1024 * 1024
+"""Longer messages are refused by clients that were not told otherwise."""
 Watch = grpc.aio.UnaryStreamCall[WatchInstancesRequest, WatchInstancesResponse]
 
 
@@ -153,6 +155,21 @@ async def test_pages_show_every_instance_once_whatever_goes_meanwhile() -> None:
                 break
             board.put(status(seen[-1], state=InstanceState.DELETED))
     assert seen == [1, 2, 3, 5, 8]
+
+
+async def test_large_instances_are_fewer_on_a_page() -> None:
+    """A page is a message that every client takes, and shows one instance at least."""
+    sizes = dict(enumerate((900_000, 900_000, 900_000, 3_000_000, 10), start=1))
+    board = board_of(*(replace(status(key), degraded=("x" * size,)) for key, size in sizes.items()))
+    pages: list[list[int]] = []
+    token = ""
+    async with served(board) as stub:
+        while token or not pages:
+            page = await call(stub.ListInstances, ListInstancesRequest(page_token=token), timeout=5)
+            assert page.ByteSize() < GRPC_DEFAULT
+            pages.append([instance.instance_id for instance in page.instances])
+            token = page.next_page_token
+    assert pages == [[1, 2], [3], [4], [5]]
 
 
 async def test_list_filters_by_job_and_shows_deleted_only_when_asked() -> None:

@@ -203,6 +203,24 @@ async def test_pages_join_to_the_whole_while_events_come_and_go(newest_first: bo
         assert len(kept - set(seen)) <= 3  # the oldest that went meanwhile
 
 
+async def test_long_events_are_fewer_on_a_page() -> None:
+    """A page is a message that every client takes."""
+    async with serving() as served:
+        for number in range(1_000):
+            long = {f"attribute-{each}": "x" * 1_000 for each in range(8)}
+            served.world.controller.histories.record(1, EventKind.ALERT, f"alert {number}", **long)
+        alerts = [controller_pb2.EVENT_KIND_ALERT]
+        seen: list[int] = []
+        token = ""
+        while token or not seen:
+            page = await served.events(kinds=alerts, page_size=1_000, page_token=token)
+            assert page.ByteSize() < 4 * 1024 * 1024
+            seen += [event.sequence for event in page.events]
+            token = page.next_page_token
+        assert seen == sorted(set(seen))
+        assert len(seen) > 900
+
+
 async def test_events_of_all_instances_are_listed_together_and_those_of_one_alone() -> None:
     async with serving() as served:
         await served.reconfigure()
