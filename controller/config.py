@@ -11,7 +11,7 @@ from controller.core.transaction import Limits
 from controller.fault_manager.environment import Settings
 from motor_ft.model.command import MAX_LEASE_SEC
 from motor_ft.model.hardware import canonical_code
-from motor_ft.wire.address import check_apart, check_listen, check_peer, check_url
+from motor_ft.wire.address import check_apart, check_found, check_listen, check_peer, check_url
 from motor_ft.wire.config import check, check_once, numbered
 from motor_ft.wire.tls import TlsConfig, read_file, read_pems
 
@@ -204,7 +204,7 @@ class EtcdConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         """Raise ConfigError for files that cannot be used."""
         if self.tls:
             read_pems("store.etcd", self.ca_file, self.cert_file, self.key_file)
-        read_file("store.etcd", self.password_file)
+        read_file("store.etcd.password_file", self.password_file)
 
     @property
     def tls(self) -> bool:
@@ -264,6 +264,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         check_listen("listen", self.listen, unix=True)
         if self.advertise:
             check_peer("advertise", self.advertise)
+            check_found("advertise", self.advertise.rpartition(":")[0])
         check_listen("metrics_listen", self.metrics_listen)
         check_apart({"listen": self.listen, "metrics_listen": self.metrics_listen})
 

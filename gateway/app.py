@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
@@ -50,7 +49,7 @@ def build_engine_service(
     ``clock`` is monotonic, in seconds; ``admit`` is the host's word right before an order is sent. Raises ConfigError
     when the token file cannot be read.
     """
-    http = EngineHttp(read_token(Path(config.token_file)) if config.token_file else "")
+    http = EngineHttp(read_token("token_file", config.token_file))
     fence = Fence()
     hub = EngineHub(
         {engine.rank: engine.url.rstrip("/") for engine in config.engines},
@@ -71,7 +70,7 @@ async def run_engine(config: EngineDaemonConfig, stop: asyncio.Event) -> None:
     """``motor-gateway engine``, until ``stop`` is set."""
     configure_logging(level=config.log_level, json=config.log_json)
     registry = CollectorRegistry()
-    token = read_token(Path(config.caller_token_file)) if config.caller_token_file else ""
+    token = read_token("caller_token_file", config.caller_token_file)
     parts = build_engine_service(config.engine, registry)
     server = RpcServer(
         name="motor-gateway",

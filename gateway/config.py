@@ -1,6 +1,5 @@
 """Configuration of the gateway's daemons, and of the EngineService inside a NodeManager."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -75,8 +74,8 @@ class EngineDaemonConfig(_Daemon, frozen=True, forbid_unknown_fields=True, kw_on
     def check_files(self) -> None:
         """The tokens too."""
         super().check_files()
-        for token_file in filter(None, (self.caller_token_file, self.engine.token_file)):
-            read_token(Path(token_file))
+        read_token("caller_token_file", self.caller_token_file)
+        read_token("engine.token_file", self.engine.token_file)
 
 
 class RestDaemonConfig(_Daemon, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -183,6 +182,6 @@ class MindClusterDaemonConfig(_Daemon, frozen=True, forbid_unknown_fields=True, 
         """Those of the sources too."""
         super().check_files()
         if self.kubernetes:
-            read_file("kubernetes", self.kubernetes.kubeconfig)
+            read_file("kubernetes.kubeconfig", self.kubernetes.kubeconfig)
         if self.clusterd:
             read_pems("clusterd", self.clusterd.ca_file, self.clusterd.cert_file, self.clusterd.key_file)

@@ -173,7 +173,7 @@ async def _engines(
         await _host_gateway(config, address, registry, rpc_metrics, admit, stack)
         client = EngineClient(address)
     else:
-        token = read_token(Path(gateway.caller_token_file)) if gateway.caller_token_file else ""
+        token = read_token("gateway.caller_token_file", gateway.caller_token_file)
         client = EngineClient(gateway.address, token, config.tls.client())
     stack.push_async_callback(client.close)
     return client

@@ -1,7 +1,6 @@
 """Configuration of a NodeManager: one TOML or JSON file, unknown keys refused."""
 
 import re
-from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -9,7 +8,7 @@ from msgspec import Meta
 
 from motor_ft.model.hardware import parse_card
 from motor_ft.model.topology import Device, Endpoint, FtCapability, Role
-from motor_ft.wire.address import check_apart, check_host, check_listen, check_peer, check_peers, is_local
+from motor_ft.wire.address import check_apart, check_found, check_host, check_listen, check_peer, check_peers, is_local
 from motor_ft.wire.authorizer import read_token
 from motor_ft.wire.config import ConfigError, check, check_once
 from motor_ft.wire.tls import TlsConfig
@@ -182,12 +181,14 @@ class NodeManagerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         check(self.store_port.base + self.dp_size <= 65536, "store_port.base", "plus dp_size is no port")
         self.tls.check_serves()
         check_host("pod_ip", self.pod_ip)
+        check_found("pod_ip", self.pod_ip)
         check_listen("listen", self.listen)
         for key in ("rest_listen", "metrics_listen"):
             if address := getattr(self, key):
                 check_listen(key, address)
         if self.advertise:
             check_peer("advertise", self.advertise)
+            check_found("advertise", self.advertise.rpartition(":")[0])
         else:
             here = not is_local(self.listen) or is_local(f"{self.pod_ip}:0")
             check(here, "listen", f"nobody reaches it at pod_ip, {self.pod_ip}: listen there, or set advertise")
@@ -204,8 +205,8 @@ class NodeManagerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     def check_files(self) -> None:
         """Raise ConfigError for files that a start would refuse."""
         self.tls.check_files()
-        for token_file in filter(None, (self.gateway.token_file, self.gateway.caller_token_file)):
-            read_token(Path(token_file))
+        read_token("gateway.token_file", self.gateway.token_file)
+        read_token("gateway.caller_token_file", self.gateway.caller_token_file)
 
     def _check_engines(self) -> None:
         """Each has a port, a process and cards of its own; of SGLang one server answers for all ranks."""

@@ -267,5 +267,5 @@ class TestTls:
         await store.close()
 
     def test_a_file_that_cannot_be_read_is_named(self, folder: Path) -> None:
-        with pytest.raises(ConfigError, match=r"store.etcd: cannot read .*/nothing.pem: No such file"):
+        with pytest.raises(ConfigError, match=r"store.etcd.ca_file: cannot read .*/nothing.pem: No such file"):
             channel_credentials(str(folder / "nothing.pem"), "", "")

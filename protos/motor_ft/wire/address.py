@@ -50,6 +50,11 @@ def check_peer(key: str, address: str, *, unix: bool = False) -> None:
     check(not re.search(":0+$", address), key, f"must have a port above 0, not {address!r}")
 
 
+def check_found(key: str, host: str) -> None:
+    """Raise ConfigError for ``key`` if it says to others that this process is everywhere; it is an address already."""
+    check(host.strip("[]") not in _EVERYWHERE, key, f"{host} is everywhere: name the host at which others reach it")
+
+
 def check_url(key: str, url: str, *schemes: str, path: bool = False) -> None:
     """Raise ConfigError for ``key`` unless it is ``scheme://host:port``; with ``path`` also more or less than that."""
     try:

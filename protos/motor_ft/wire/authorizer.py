@@ -2,11 +2,11 @@
 
 import hmac
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Protocol
 
 from motor_ft.model.errors import FtError, Reason
-from motor_ft.wire.config import ConfigError
+from motor_ft.wire.config import check
+from motor_ft.wire.tls import read_file
 
 
 class Authorizer(Protocol):
@@ -16,14 +16,14 @@ class Authorizer(Protocol):
         """Return for a caller that may; raises FtError UNAUTHENTICATED or PERMISSION_DENIED for others."""
 
 
-def read_token(path: Path) -> str:
-    """Return the token in a file, without surrounding white space; raises ConfigError when there is none."""
-    try:
-        token = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot read the token: {error}") from error
-    if not token.isascii() or not token.isprintable() or not token:
-        raise ConfigError(f"{path}: the token must be one line of printable ASCII")
+def read_token(key: str, name: str) -> str:
+    """Return the token in a file, without surrounding white space, and an empty one without a name.
+
+    Raises ConfigError for ``key``, which has named the file, when there is no token in it.
+    """
+    token = (read_file(key, name) or b"").decode(errors="replace").strip()
+    usable = token.isascii() and token.isprintable() and bool(token)
+    check(usable or not name, key, f"{name} must hold a token, one line of printable ASCII")
     return token
 
 

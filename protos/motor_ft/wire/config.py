@@ -1,7 +1,8 @@
 """Configuration files: read once at start, strictly."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
@@ -64,7 +65,7 @@ def _describe(error: str, schema: type[msgspec.Struct]) -> str:
     what, _, at = error.partition(" - at `$")
     path = at.rstrip("`").lstrip(".")
     if found := re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", what, re.DOTALL):
-        problem = "unknown key" if "unknown" in found[1] else "is missing"
+        problem = f"unknown key{_meant(schema, path, found[2])}" if "unknown" in found[1] else "is missing"
         return f"{path}.{found[2] or repr('')}: {problem}".lstrip(".")
     if not path:
         return what  # a check() of the outermost struct, or the file as a whole
@@ -73,6 +74,30 @@ def _describe(error: str, schema: type[msgspec.Struct]) -> str:
     if what.startswith("Invalid enum value") and (values := _values(schema, path)):
         what = f"{what}, must be one of {', '.join(map(repr, values))}"
     return f"{path}: {what[0].lower()}{what[1:]}"
+
+
+def _meant(schema: type[msgspec.Struct], path: str, name: str) -> str:
+    """A key that has this name in another section, or a similar one in the same."""
+    keys = list(_keys(inspect.type_info(schema)))
+    section = re.sub(r"\[\d+\]", "", path)
+    here = [key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == section]
+    meant = [key for key in keys if key.endswith(f".{name}")] or get_close_matches(name, here, n=1)
+    return f"; did you mean {' or '.join(meant)}?" if meant else ""
+
+
+def _keys(node: inspect.Type, at: str = "") -> Iterator[str]:
+    """Key paths of the sections below ``node``, without the numbers of lists."""
+    match node:
+        case inspect.UnionType(types=inner):
+            for each in inner:
+                yield from _keys(each, at)
+        case inspect.StructType(fields=fields):
+            for field in fields:
+                key = f"{at}.{field.encode_name}".lstrip(".")
+                yield key
+                yield from _keys(field.type, key)
+        case inspect.CollectionType(item_type=item):
+            yield from _keys(item, at)
 
 
 def _values(schema: type[msgspec.Struct], path: str) -> Sequence[object]:

@@ -149,7 +149,8 @@ def read_pems(
     Raises ConfigError that says ``where`` they are configured. Looked at here, for gRPC says nothing of files that it
     cannot use but fails every handshake.
     """
-    ca, key, cert = (read_file(where, name) for name in (ca_file, key_file, cert_file))
+    files = {"ca_file": ca_file, "key_file": key_file, "cert_file": cert_file}
+    ca, key, cert = (read_file(f"{where}.{option}", name) for option, name in files.items())
     context = ssl.create_default_context()
     try:
         if ca_file:
@@ -162,9 +163,9 @@ def read_pems(
     return ca, key, cert
 
 
-def read_file(where: str, name: str) -> bytes | None:
-    """Return the content of a file, None without a name; raises ConfigError that says ``where`` it is configured."""
+def read_file(key: str, name: str) -> bytes | None:
+    """Return the content of a file, None without a name; raises ConfigError for ``key``, which has named it."""
     try:
         return Path(name).read_bytes() if name else None
     except OSError as error:
-        raise ConfigError(f"{where}: cannot read {name}: {error.strerror}") from error
+        raise ConfigError(f"{key}: cannot read {name}: {error.strerror}") from error

@@ -105,7 +105,7 @@ def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_path: Pat
     missing, garbage = tmp_path / "missing.pem", tmp_path / "garbage.pem"
     garbage.write_text("no certificate")
     for key in ("ca_file", "cert_file", "key_file"):
-        with pytest.raises(ConfigError, match=r"tls: cannot read .*missing\.pem: No such file"):
+        with pytest.raises(ConfigError, match=rf"tls\.{key}: cannot read .*missing\.pem: No such file"):
             msgspec.structs.replace(server, **{key: str(missing)}).server()
         with pytest.raises(ConfigError, match=r"tls: .*garbage\.pem.* cannot be used together"):
             msgspec.structs.replace(server, **{key: str(garbage)}).client()

@@ -187,7 +187,7 @@ def test_what_the_file_says_reaches_the_fault_manager(tmp_path: Path) -> None:
         ),
         pytest.param(
             {"enable_dp_scale_down_proxy": True},
-            "fault_tolerance_config.enable_dp_scale_down_proxy: unknown key",
+            "fault_tolerance_config.enable_dp_scale_down_proxy: unknown key; did you mean enable_dp_scale_down?",
             id="derived-switch",
         ),
         pytest.param(
@@ -197,7 +197,8 @@ def test_what_the_file_says_reaches_the_fault_manager(tmp_path: Path) -> None:
         ),
         pytest.param(
             {"dp_scale_down_config": {"request_timeout": 5}},
-            "fault_tolerance_config.dp_scale_down_config.request_timeout: unknown key",
+            "fault_tolerance_config.dp_scale_down_config.request_timeout: unknown key; "
+            "did you mean request_timeout_sec?",
             id="unknown-inner-key",
         ),
     ],
@@ -216,6 +217,11 @@ def test_a_coordinator_has_a_known_scheme(tmp_path: Path) -> None:
         "coordinators[1]: must be http://host:port or https://host:port or grpc://host:port "
         "or grpcs://host:port, not 'b:2'"
     )
+
+
+@pytest.mark.parametrize("everywhere", ["0.0.0.0", "[::]"])
+def test_what_is_advertised_is_a_place(tmp_path: Path, everywhere: str) -> None:
+    assert refusal(tmp_path, {"advertise": f"{everywhere}:50051"}).startswith(f"advertise: {everywhere} is everywhere")
 
 
 @pytest.mark.parametrize("key", ["listen", "metrics_listen"])
@@ -254,7 +260,7 @@ def test_files_are_looked_at(tmp_path: Path) -> None:
     store = {"kind": "etcd", "etcd": etcd}
     read(tmp_path, {"store": store}).check_files()
     for change in ({"ca_file": "gone.pem"}, {"user": "motor", "password_file": "gone"}):
-        with pytest.raises(ConfigError, match=r"store.etcd: cannot read gone.*: No such file"):
+        with pytest.raises(ConfigError, match=r"store.etcd.*_file: cannot read gone.*: No such file"):
             read(tmp_path, {"store": store | {"etcd": etcd | change}}).check_files()
 
 

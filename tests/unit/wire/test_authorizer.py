@@ -24,16 +24,17 @@ async def test_another_token_or_none_is_refused_without_telling_it(sent: dict[st
 
 def test_a_token_is_read_without_white_space(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("abc\n")
-    assert read_token(tmp_path / "token") == "abc"
+    assert read_token("key", str(tmp_path / "token")) == "abc"
+    assert read_token("key", "") == ""
 
 
 @pytest.mark.parametrize("content", [b"", b" \n", b"a\nb", b"\xff"])
 def test_a_useless_token_file_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "token").write_bytes(content)
-    with pytest.raises(ConfigError, match=str(tmp_path / "token")):
-        read_token(tmp_path / "token")
+    with pytest.raises(ConfigError, match=f"^key: {tmp_path}/token must hold a token"):
+        read_token("key", str(tmp_path / "token"))
 
 
 def test_a_missing_token_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="gone"):
-        read_token(tmp_path / "gone")
+    with pytest.raises(ConfigError, match=r"^key: cannot read .*/gone: No such file or directory$"):
+        read_token("key", str(tmp_path / "gone"))

@@ -24,6 +24,10 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kinds: tuple[Literal["a", "b"], ...] = ()
 
 
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    size: int = 1
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     timeouts: Timeouts = Timeouts()
@@ -31,6 +35,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kinds: tuple[Literal["a", "b"], ...] = ()
     role: Role = Role.UNION
     section: Section | None = None
+    parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         check(self.name != "bad", "name", "is bad")
@@ -54,7 +59,11 @@ def test_toml_and_json_read_the_same(tmp_path: Path, name: str, text: str) -> No
     ("text", "message"),
     [
         ("{}", "name: is missing"),
-        ('{"name":"x","nam":1}', "nam: unknown key"),
+        ('{"name":"x","colour":1}', "colour: unknown key"),
+        ('{"name":"x","nam":1}', "nam: unknown key; did you mean name?"),
+        ('{"name":"x","engine_sec":1}', "engine_sec: unknown key; did you mean timeouts.engine_sec?"),
+        ('{"name":"x","section":{"kind":["a"]}}', "section.kind: unknown key; did you mean kinds?"),
+        ('{"name":"x","parts":[{"sise":1}]}', "parts[0].sise: unknown key; did you mean size?"),
         ('{"name":"x","":1}', "'': unknown key"),
         ('{"name":"x","timeouts":{"foo":1}}', "timeouts.foo: unknown key"),
         ('{"name":1}', "name: expected `str`, got `int`"),

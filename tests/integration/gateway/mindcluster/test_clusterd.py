@@ -152,7 +152,7 @@ async def test_a_server_in_plain_text_is_a_problem_for_who_asks_for_tls(server: 
 def test_certificates_are_read_where_they_are_configured(tmp_path: Path) -> None:
     assert read_credentials(ClusterDConfig(address="h:1")) is None
     ca = tmp_path / "ca.pem"
-    with pytest.raises(ConfigError, match=r"clusterd: cannot read .*ca\.pem: No such file"):
+    with pytest.raises(ConfigError, match=r"clusterd.ca_file: cannot read .*ca\.pem: No such file"):
         read_credentials(ClusterDConfig(address="h:1", ca_file=str(ca)))
     ca.write_text("-----BEGIN CERTIFICATE-----")
     with pytest.raises(ConfigError, match=r"clusterd: .*ca\.pem cannot be used together"):
