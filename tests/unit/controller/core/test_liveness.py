@@ -141,7 +141,7 @@ def test_an_empty_heartbeat_is_believed_only_when_all_own_ranks_are_gone() -> No
         check_heartbeat(registration, (), committed=everything, pending=frozenset(), scale_down_enabled=False)
 
 
-INITIAL, ACTIVE, INACTIVE, DELETED = InstanceState
+INITIAL, ACTIVE, INACTIVE, _ = InstanceState
 
 
 @pytest.mark.parametrize(
@@ -155,11 +155,9 @@ INITIAL, ACTIVE, INACTIVE, DELETED = InstanceState
         (INACTIVE, False, False, INACTIVE),
         (INACTIVE, False, True, INACTIVE),
         (INACTIVE, True, False, ACTIVE),
-        (DELETED, True, False, DELETED),
-        (DELETED, False, False, DELETED),
     ],
 )
-def test_states_move_only_between_active_and_inactive_and_deleted_is_the_end(
+def test_states_move_only_between_active_and_inactive(
     current: InstanceState, complete: bool, suppressed: bool, becomes: InstanceState
 ) -> None:
     """The way to INACTIVE is suppressed while faults are judged or a transaction runs."""
