@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from tests.simulation.damage import DAMAGES
+
 Mode = Literal["launched", "adopted", "endpoint"]
 """How a NodeManager knows its engines: as its children, by their pid, or by their address alone."""
 
@@ -66,6 +68,7 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     relaunch: bool = True
     reinference: bool = True
     hardware_type: str = ""
+    link_down: str = "auto"
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -461,6 +464,8 @@ class _Author:
             self._moment("strange", pod, text=rng.choice([*AGAIN, GATEWAY]))
         if rng.random() < 0.05:
             self._moment("disk_slow", pod, value=rng.choice([0.1, 0.5, 1.5]))
+        if rng.random() < 0.1:
+            self._moment("damage", str(job), text=rng.choice([*DAMAGES]))
 
     def _path(self, controller: int, job: int, pod: int) -> str:
         rng = self.rng
