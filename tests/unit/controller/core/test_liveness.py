@@ -77,6 +77,13 @@ def test_a_pod_has_the_engines_that_it_has_named_and_any_while_it_has_named_none
     assert PodLiveness(pod(1, [0])).has(0, "e0")
 
 
+def test_a_pod_is_present_with_the_engines_that_it_has_now() -> None:
+    brought = PodLiveness(pod(1, [0, 1]))
+    named = replace(brought, registered=(Endpoint(0, "10.0.0.9", 1, incarnation="newer"),))
+    first, second = brought.registration.endpoints
+    assert named.present == replace(brought.registration, endpoints=(replace(first, incarnation="newer"), second))
+
+
 def test_only_a_normal_routable_endpoint_serves() -> None:
     heard = PodLiveness(pod(1, [0], headless=[1])).heard(
         (EndpointState(0, ABNORMAL), EndpointState(1, NORMAL, headless=True)), 100.0
