@@ -8,9 +8,7 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from controller.app import raise_epoch, serve
 from controller.config import ControllerConfig
-from controller.convert import MAX_EPOCH
 from motor_ft.wire.config import ConfigError, load
 from motor_ft.wire.daemon import run
 from motor_ft.wire.log import configure_logging
@@ -47,6 +45,8 @@ def main(argv: list[str] | None = None) -> int:
             return 0
     except ConfigError as error:
         parser.exit(2, f"motor-controller: {error}\n")
+    from controller.app import raise_epoch, serve  # only now: it takes a second, for which nobody else shall wait
+
     configure_logging(level=config.log.level, json=config.log.json)
 
     async def work(stop: asyncio.Event) -> None:
@@ -61,6 +61,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _epoch(text: str) -> int:
+    from controller.convert import MAX_EPOCH
+
     value = int(text)
     if not 0 < value <= MAX_EPOCH:
         raise argparse.ArgumentTypeError(f"must be 1 to {MAX_EPOCH}, not {value}")

@@ -5,14 +5,12 @@ from motor_ft.wire.early import end_quietly
 end_quietly()  # what follows takes a second or more
 
 import argparse
-import asyncio
 import sys
 from pathlib import Path
 
-from motor_ft.wire.config import load
+from motor_ft.wire.config import ConfigError, load
 from motor_ft.wire.daemon import run
 from motor_ft.wire.version import add_version
-from nodemanager.app import run_node_manager
 from nodemanager.config import NodeManagerConfig
 
 
@@ -26,15 +24,17 @@ def main() -> int:
     add_version(parser)
     arguments = parser.parse_args()
 
-    async def daemon(stop: asyncio.Event) -> None:
+    try:
         config = load(arguments.config, NodeManagerConfig)
         if arguments.check_config:
             config.check_files()
             print(f"{arguments.config}: ok")
-        else:
-            await run_node_manager(config, stop)
+            return 0
+    except ConfigError as error:
+        parser.exit(2, f"motor-nodemanager: {error}\n")
+    from nodemanager.app import run_node_manager  # only now: it takes a second, for which nobody else shall wait
 
-    return run(daemon, name="motor-nodemanager")
+    return run(lambda stop: run_node_manager(config, stop), name="motor-nodemanager")
 
 
 if __name__ == "__main__":
