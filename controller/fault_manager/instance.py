@@ -332,8 +332,11 @@ class InstanceActor:
             self.env.observer.phase(self.instance_id, status.phase)
             self.env.observer.serving(self.instance_id, status.serving_published)
             self.env.observer.degraded(self.instance_id, len(status.degraded))
-            if status.degraded != (before.degraded if before else ()):
-                log.warning("degraded", instance_id=self.instance_id, what=status.degraded or "nothing any more")
+            was = before.degraded if before else ()
+            if status.degraded and status.degraded != was:
+                log.warning("degraded", instance_id=self.instance_id, what=status.degraded)
+            elif was and not status.degraded:
+                log.info("not degraded any more", instance_id=self.instance_id)
 
     def note(self, *happened: Change) -> None:
         """Put events into the history."""

@@ -328,7 +328,8 @@ class FaultManager:
 
     def _actor(self, instance_id: int) -> InstanceActor:
         if (actor := self._actors.get(instance_id)) is None:
-            raise FtError(Reason.UNKNOWN_INSTANCE, f"there is no instance {instance_id} now", instance_id=instance_id)
+            text = f"there is no instance {instance_id} now; ListInstances shows which there are"
+            raise FtError(Reason.UNKNOWN_INSTANCE, text, instance_id=instance_id)
         return actor
 
     # --- ports.ServingViews ---

@@ -148,7 +148,8 @@ class ControllerServicer(controller_pb2_grpc.ControllerServiceServicer):
     def _get(self, instance_id: int) -> InstanceStatus:
         status = self._instances.get(instance_id)
         if status is None:
-            raise FtError(Reason.UNKNOWN_INSTANCE, f"there is no instance {instance_id}", instance_id=instance_id)
+            text = f"there is no instance {instance_id}; ListInstances shows which there are"
+            raise FtError(Reason.UNKNOWN_INSTANCE, text, instance_id=instance_id)
         return status
 
     def _snapshot(self, wanted: int | None) -> Sequence[InstanceStatus]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -156,5 +157,7 @@ def _problem(error: Exception) -> Problem:
 
 
 def _text(url: str, error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError) and (error.errno or 0) > 0:
+        return f"{url}: {os.strerror(error.errno or 0)}"
     # str() of these names the cause, never the headers; repr() would show the token.
     return f"{url}: {str(error) or type(error).__name__}"

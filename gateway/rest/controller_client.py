@@ -129,7 +129,9 @@ class ControllerClient:
             peer = await self._peer(address)
             try:
                 if not await connected(peer.channel):
-                    how = "in plain text" if self._tls is None else "over TLS"
+                    how = "in plain text: nobody listens there, or only with TLS"
+                    if self._tls is not None:
+                        how = "over TLS: nobody listens there, or only without TLS, or a certificate is refused"
                     raise FtError(Reason.CONTROLLER_UNREACHABLE, f"cannot be connected to {how}")
                 answer = await call(method(peer), request, timeout=self._timeout)
             except FtError as error:

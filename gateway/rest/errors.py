@@ -29,7 +29,9 @@ async def errors_to_json(request: web.Request, handler: Handler) -> web.StreamRe
     except FtError as error:
         return refusal(error.reason, error.message)
     except web.HTTPException as error:  # no such route or method, body too large
-        response = refusal(Reason.INVALID_REQUEST, f"{request.method} {request.path}: {error.reason}", error.status)
+        hint = "; GET /openapi.json says what there is" if error.status in {404, 405} else ""
+        text = f"{request.method} {request.path}: {error.reason}{hint}"
+        response = refusal(Reason.INVALID_REQUEST, text, error.status)
         if isinstance(error, web.HTTPMethodNotAllowed):
             response.headers["Allow"] = error.headers["Allow"]
         return response

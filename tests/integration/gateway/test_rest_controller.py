@@ -154,7 +154,7 @@ class TestStatus:
         async with serve_beside(target) as rest:
             status, body = await rest.get(STATUS)
         assert (status, body["error"]["reason"]) == (503, "CONTROLLER_UNREACHABLE")
-        assert target in body["error"]["message"]
+        assert f"{target}: cannot be connected to in plain text: nobody listens there" in body["error"]["message"]
 
     async def test_a_read_without_an_answer_has_no_outcome_that_could_be_unknown(
         self, controller: FakeController

@@ -260,7 +260,11 @@ async def test_a_long_body_is_refused(rest: Rest) -> None:
 
 
 async def test_unknown_paths_and_methods_are_answered_in_json_too(rest: Rest) -> None:
-    assert (await rest.post("/nowhere", {}))[0] == 404
+    status, unknown = await rest.post("/nowhere", {})
+    assert (status, unknown["error"]["message"]) == (
+        404,
+        "POST /nowhere: Not Found; GET /openapi.json says what there is",
+    )
     async with rest.session.get(f"{rest.url}{PREFIX}/guard") as answer:
         assert (answer.status, answer.headers["Allow"]) == (405, "POST")
         assert (await answer.json())["error"]["reason"] == "INVALID_REQUEST"
