@@ -28,6 +28,9 @@ LIVELY = Timings(
 )
 """Simulated engines: quick enough to watch, slow enough to see every phase."""
 
+MAX_RANKS = 256
+"""Each is a process of this machine."""
+
 KINDS = {
     "worker_kill": "default; a worker dies, the rank is removed",
     "engine_kill": "the whole engine dies, the rank is removed",
@@ -103,6 +106,8 @@ def parse(arguments: list[str] | None = None) -> Options:
     if given.pods < 1 or given.ranks < 1:
         parser.error("--pods and --ranks must be at least 1")
     needed = given.pods * given.ranks
+    if needed > MAX_RANKS:
+        parser.error(f"--pods {given.pods} x --ranks {given.ranks} are {needed} ranks; at most {MAX_RANKS} run here")
     if urls and len(urls) != needed:
         parser.error(f"--engines names {len(urls)} engines, --pods {given.pods} x --ranks {given.ranks} needs {needed}")
     if wrong := [url for url in urls if not re.fullmatch(r"http://[^/]+:\d{1,5}/?", url)]:

@@ -92,6 +92,7 @@ async def test_an_engine_that_keeps_the_instance_from_serving_is_named_with_the_
     ("arguments", "named"),
     [
         (["--fault", "rank=9"], "rank from 0 to 3"),
+        (["--pods", "100000"], "are 200000 ranks; at most 256 run here"),
         (["--fault", "rank=1,kind=fire"], "worker_kill"),
         (["--fault", "rank=1,after=-1"], "0 or more"),
         (["--engines", "http://127.0.0.1:1"], "--engines names 1"),

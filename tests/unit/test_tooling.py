@@ -99,6 +99,13 @@ def test_a_script_says_its_version_without_setting_anything_up(name: str) -> Non
     assert done.stdout == f"{name} {version('motor-ft')}\n"
 
 
+@pytest.mark.parametrize("name", ["test", "gen_protos"])
+def test_a_script_explains_itself_without_setting_anything_up(name: str) -> None:
+    done = subprocess.run([ROOT / "scripts" / name, "--help"], check=True, capture_output=True, text=True)
+    assert f"\n  scripts/{name}  " in done.stdout
+    assert "#" not in done.stdout
+
+
 @pytest.mark.parametrize("daemon", ["controller", "nodemanager", "gateway", "gateway rest"])
 def test_a_daemon_says_its_version(daemon: str) -> None:
     command = [sys.executable, "-m", *daemon.split(), "--version"]
