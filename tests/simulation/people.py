@@ -34,6 +34,7 @@ from motor_ft.v1.node_lifecycle_pb2 import RestartEnginesRequest, StopRequest
 from motor_ft.v1.node_manager_pb2 import ApplyRequest, FinalizeRequest, GuardRequest, StatusRequest
 from motor_ft.wire.convert import duration_to_pb, plan_to_pb
 from tests.simulation.console import at_console, at_gateway, by_hand
+from tests.simulation.loop import Process
 from tests.simulation.machine import Machine
 from tests.simulation.scenario import AGAIN, BY_HAND, CONSOLE, GATEWAY, MISFITS, PORTLESS
 
@@ -241,7 +242,7 @@ class People:
                 work = at_gateway(pod)
             else:
                 work = at_console(pod.local, pod, next(self._numbers), waits="waits" in what)
-            self.world.loop.create_task(work, name="console", context=pod.process.context.copy())
+            self._begin(work, pod.process)
 
     async def _again(self, pod: "SimPod", what: str) -> None:
         """The rules say whether that was right, whatever the answer."""
@@ -276,7 +277,7 @@ class People:
             controller_epoch=fence.epoch,
             generation=generation,
         )
-        request = self._in_his_name(header, pod, what) if what in IN_HIS_NAME else STRANGE[what](header, pod)
+        request = STRANGE[what](header, pod) if what in STRANGE else self._in_his_name(header, pod, what)
         if request is None:
             return
         channel: Any = self.world.fabric.channel(pod.address)
@@ -357,5 +358,10 @@ class People:
         else:
             self.world.oracle.facts.break_rule("strangers are refused", text)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        self.world.loop.create_task(work, name="people", context=self._process.context.copy())
+    def _begin(self, work: Coroutine[Any, Any, None], where: Process | None = None) -> None:
+        context = (where or self._process).context.copy()
+        self.world.loop.create_task(work, name="people", context=context).add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()):
+            self.world.oracle.defect({"event": "people", "exc_info": error})

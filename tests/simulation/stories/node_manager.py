@@ -25,17 +25,17 @@ STORIES: dict[str, Story] = {
     "an order again after a crash": story(
         "Apply again: OK",
         DEATH,
-        then("node_kill", "0/1", "post apply"),
-        then("controller_kill", "0", "post apply"),
-        then("strange", "0/1", "post apply", delay=0.5, text="Apply again"),
+        then("node_kill", "0/1", "post apply", nth=3),
+        then("controller_kill", "0", "post apply", nth=3),
+        then("strange", "0/1", "post apply", nth=3, delay=0.5, text="Apply again"),
         job=ADOPTED,
     ),
     "another order with its id after a crash": story(
         "already told the engines something else",
         DEATH,
-        then("node_kill", "0/1", "post apply"),
-        then("controller_kill", "0", "post apply"),
-        then("strange", "0/1", "post apply", delay=0.5, text="removes others"),
+        then("node_kill", "0/1", "post apply", nth=3),
+        then("controller_kill", "0", "post apply", nth=3),
+        then("strange", "0/1", "post apply", nth=3, delay=0.5, text="removes others"),
         job=ADOPTED,
     ),
     "a commit again after a crash": story(

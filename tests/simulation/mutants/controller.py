@@ -1,13 +1,8 @@
-"""Deliberate bugs: the rules of the simulation must notice every one of them.
+"""In the Controller: decisions, transactions, records and what is published."""
 
-A mutant gets a MonkeyPatch and puts its bug into the daemons for one run.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
-
-import pytest
+from typing import Any
 
 import controller.core.gate
 import controller.core.transaction as transaction
@@ -15,32 +10,26 @@ import controller.core.transaction.apply
 import controller.core.transaction.prepare
 import controller.core.transaction.state
 import controller.fault_manager.inputs
+import controller.fault_manager.instance
 import controller.fault_manager.intake
 import controller.fault_manager.manager
 import controller.fault_manager.recovery
-import gateway.engines.engine
-import gateway.engines.hub
-import nodemanager.core.fence
-import nodemanager.core.state
-import nodemanager.service
-import nodemanager.supervisor
 from controller.core import effects as fx
 from controller.core.evidence import Evidence, on_death, on_fault, on_healthy
 from controller.core.phases import Phase
 from controller.core.reports import EngineFault, EngineHealthy, ProcessDeath
+from controller.core.serving import project
 from controller.core.topology import endpoint_ip
 from controller.core.transaction import Step
 from controller.core.verdict import Judgement, Verdict, judge_recovery
 from controller.fault_manager.isolation import Isolation
 from controller.fault_manager.manager import PodAttachment
 from controller.strategies.transaction import TransactionStrategy
-from gateway.engines.client import UnansweredError
 from motor_ft.model.engine import EngineObservation, EngineStatus, EvidenceSource
-from nodemanager.core.state import EngineProcess, NodeState
+from tests.simulation.mutants.mutant import ADOPTED, CONFIG, DEATH, SECOND, Mutant, Patch, at, engine, scene
 from tests.simulation.rpc import SimChannel
 from tests.simulation.scenario import Config, Event, Job, Pod, Scenario
 
-Patch = pytest.MonkeyPatch
 TABLE = transaction.TABLE
 prepare, apply, state = (
     controller.core.transaction.prepare,
@@ -54,52 +43,15 @@ intake, inputs, recovery = (
 )
 
 
-class Mutant(NamedTuple):
-    """A bug, a scene that brings it out, and the rule that it breaks there."""
-
-    put: Callable[[Patch], None]
-    scene: Scenario
-    rule: str
-
-
 def _handler(patch: Patch, step: Step, event: type[fx.Event], wrap: Callable[[Any], Any]) -> None:
     """Replace one entry of the transaction's table."""
     patch.setitem(TABLE, step, TABLE[step] | {event: wrap(TABLE[step][event])})
-
-
-def skip_the_epoch_check(patch: Patch) -> None:
-    """A former leader is obeyed."""
-    patch.setattr(nodemanager.core.fence.Fence, "check_epoch", lambda *_: None)
-    patch.setattr(nodemanager.core.fence.Fence, "check", lambda *_: None)
 
 
 def publish_before_commit(patch: Patch) -> None:
     """The survivors are healthy: so the instance is not withdrawn any more."""
     guard_all = state.guard_all
     patch.setattr(apply, "guard_all", lambda known: guard_all(replace(known, withdrawn=False)))
-
-
-def retry_apply_once(patch: Patch) -> None:
-    """An order without an answer is sent again."""
-    engine = gateway.engines.engine.Engine
-    send = engine.send
-
-    async def twice(self: Any, dialect: Any, order: Any, timeout: float, check: Any) -> Any:
-        http, post = self._http, self._http.post
-
-        async def again(*arguments: Any) -> Any:
-            try:
-                return await post(*arguments)
-            except UnansweredError:
-                return await post(*arguments)
-
-        http.post = again
-        try:
-            return await send(self, dialect, order, timeout, check)
-        finally:
-            http.post = post
-
-    patch.setattr(engine, "send", twice)
 
 
 def try_again_after_a_failure(patch: Patch) -> None:
@@ -192,26 +144,6 @@ def commit_what_is_unhealthy(patch: Patch) -> None:
     patch.setattr(apply, "judge_recovery", generous)
 
 
-def stand_by_a_commit_for_new_engines(patch: Patch) -> None:
-    """A NodeManager that was restarted, and its engines with it, still holds the guard that it held for the others."""
-
-    def began(known: NodeState, engines: Mapping[int, EngineProcess], starts: int) -> NodeState:
-        return replace(
-            known, engines=engines, engine_starts=starts, ready=known.ready and starts == known.engine_starts
-        )
-
-    patch.setattr(nodemanager.supervisor, "began", began)
-
-
-def leave_the_removed_alive(patch: Patch) -> None:
-    """What is left of a removed rank is not ended."""
-
-    async def nothing(*_: object) -> None:
-        pass
-
-    patch.setattr(nodemanager.service.FtService, "_fence_removed", nothing)
-
-
 def forget_earlier_removals(patch: Patch) -> None:
     """The second round knows nothing of the first."""
     patch.setattr(transaction.Transaction, "cumulative", property(lambda self: tuple(sorted(self.removed))))
@@ -285,129 +217,112 @@ def command_what_is_only_read(patch: Patch) -> None:
     patch.setattr(controller.core.gate, "_CLOSED", frozenset())
 
 
-JOB = Job(pods=(Pod((0, 1)), Pod((2, 3))), detection=1.0, round_time=2.0)
-CONFIG = Config(store_lease=4.0, ttl=8.0)
-ADOPTED = Job(pods=JOB.pods, mode="adopted", restart=0.5)
-DEATH = Event(10.0, "worker_kill", "0/1")
-SECOND = Event(30.0, "worker_kill", "0/2")
+def publish_what_is_rebuilt(patch: Patch) -> None:
+    """RECONFIGURING is a phase as any other."""
+
+    def careless(identity: Any, phase: Phase, dead: Any, *, paused: bool, **_: Any) -> Any:
+        return project(identity, Phase.NORMAL, dead, withdrawn=False, paused=paused)
+
+    patch.setattr(controller.fault_manager.instance, "project", careless)
 
 
-def _scene(
-    *events: Event, controllers: int = 1, delay: float = 0.001, config: Config = CONFIG, job: Job = JOB
-) -> Scenario:
-    """Four ranks in two pods, and exactly this happens to them."""
-    return Scenario(0, (job,), events, config, controllers, delay=delay, jitter=delay, calm_at=60.0)
-
-
-def _at(moment: str, kind: str, who: str = "", value: float = 0.0, text: str = "") -> Event:
-    return Event(9.0, kind, who, value, text, after=moment)
-
-
-def _engine(rank: int, text: str) -> Event:
-    return Event(9.0, "engine_trouble", f"0/{rank}", 1.0, text)
-
-
-CUT = "controller 1 - node 0/1"
-PAUSED = _scene(
-    DEATH,
-    _at("store DECIDING", "stop_process", "controller 0", 11.0),
-    _at("store DECIDING", "cut", CUT, 40.0, "both"),
-    Event(17.0, "reset", "controller 0 - node 0/0"),
-    controllers=2,
-)
-"""A leader that is paused as its transaction begins, and wakes up while the next one waits for a pod."""
-
-MUTANTS: dict[str, Mutant] = {
-    mutant.put.__name__: mutant
-    for mutant in (
-        Mutant(skip_the_epoch_check, PAUSED, "fence"),
-        Mutant(
-            publish_before_commit,
-            _scene(DEATH, _at("arrive Finalize", "cut", "controller 0 - node 0/1", 8.0, "both")),
-            "nothing in the window",
-        ),
-        Mutant(retry_apply_once, _scene(_engine(0, "drop_before_reply"), DEATH), "apply once"),
-        Mutant(
-            try_again_after_a_failure,
-            _scene(*(_engine(rank, "drop_after_202") for rank in (0, 2, 3)), DEATH),
-            "no second attempt",
-        ),
-        Mutant(count_a_mask_as_evidence, _scene(Event(10.0, "freeze", "0/1")), "only DEAD is removed"),
-        Mutant(forget_the_abort, _scene(_engine(0, "apply_error"), DEATH), "every guard is ended"),
-        Mutant(
-            a_crash_that_still_sends_abort,
-            _scene(DEATH, _at("answer Guard", "controller_kill", "0", 5.0)),
-            "the dead are silent",
-        ),
-        Mutant(
-            a_stale_healthy_cancels_a_process_exit,
-            _scene(Event(10.0, "engine_kill", "0/1"), Event(10.5, "reset", "controller 0 - node 0/0")),
-            "nothing acknowledged is lost",
-        ),
-        Mutant(
-            apply_while_routed,
-            _scene(DEATH, _at("store DECIDING", "cut", "controller 0 - coordinator 0", 20.0, "both")),
-            "withdrawn before apply",
-        ),
-        Mutant(
-            apply_without_all_guards,
-            _scene(DEATH, _at("store DECIDING", "disk_broken", "0/1", 20.0)),
-            "guarded everywhere",
-        ),
-        Mutant(
-            commit_what_is_unhealthy,
-            _scene(DEATH, config=Config(store_lease=4.0, probe="off")),
-            "commit after recovery",
-        ),
-        Mutant(
-            stand_by_a_commit_for_new_engines,
-            _scene(DEATH, _at("arrive Finalize", "node_kill", "0/0")),
-            "commit after recovery",
-        ),
-        Mutant(leave_the_removed_alive, _scene(DEATH), "removed ranks are ended"),
-        Mutant(forget_earlier_removals, _scene(DEATH, SECOND), "gone for good"),
-        Mutant(the_first_rank_is_the_master, _scene(DEATH, Event(10.0, "worker_kill", "0/0")), "master"),
-        Mutant(
-            do_not_ask_the_unreachable_again,
-            _scene(DEATH, Event(10.0, "frontend_kill", "0/2"), _at("store DECIDING", "frontend_restore", "0/2")),
-            "only DEAD is removed",
-        ),
-        Mutant(
-            go_on_where_the_dead_controller_was,
-            _scene(DEATH, _at("store DECIDING", "controller_kill", "0")),
-            "nothing is replayed",
-        ),
-        Mutant(
-            forget_the_isolation,
-            _scene(
-                Event(10.0, "hardware", "0/2", text="L5 card"),
-                Event(14.0, "controller_kill", "0"),
-                config=Config(store_lease=4.0, ttl=8.0, scale_down=False),
-            ),
-            "withdrawn through a failover",
-        ),
-        Mutant(
-            a_new_node_manager_is_a_new_pod,
-            Scenario(
-                0,
-                (ADOPTED,),
-                (Event(10.0, "hardware", "0/2", text="L5 odd"), _at("arrive Stop", "node_kill", "0/1")),
-                CONFIG,
-                1,
-                calm_at=60.0,
-            ),
-            "gone stays gone",
-        ),
-        Mutant(
-            hardware_names_ranks_to_remove,
-            _scene(DEATH, Event(10.5, "hardware", "0/2", text="L5 card")),
-            "only DEAD is removed",
-        ),
-        Mutant(lose_deaths, _scene(Event(10.0, "engine_kill", "0/1")), "nothing acknowledged is lost"),
-        Mutant(no_fallback, _scene(_engine(0, "apply_error"), DEATH), "every incident ends"),
-        Mutant(a_lease_of_an_hour, _scene(DEATH), "lease"),
-        Mutant(
-            command_what_is_only_read, _scene(DEATH, job=Job(pods=(Pod((0, 1, 2)),), dialect="sglang")), "only read"
-        ),
+def publish_the_removed(patch: Patch) -> None:
+    """Every endpoint that there ever was."""
+    patch.setattr(
+        controller.fault_manager.instance,
+        "project",
+        lambda identity, phase, _, **rest: project(identity, phase, (), **rest),
     )
-}
+
+
+def command_with_the_feature_off(patch: Patch) -> None:
+    """What an operator has switched off is on."""
+    snapshot_of, spec_of = inputs.snapshot_of, inputs._spec_of  # noqa: SLF001
+    patch.setattr(recovery, "snapshot_of", lambda *known: replace(snapshot_of(*known), scale_down_enabled=True))
+    patch.setattr(inputs, "_spec_of", lambda *known: replace(spec_of(*known), scale_down_enabled=True))
+
+
+MUTANTS = (
+    Mutant(
+        publish_before_commit,
+        scene(DEATH, at("arrive Finalize", "cut", "controller 0 - node 0/1", 8.0, "both")),
+        "nothing in the window",
+    ),
+    Mutant(
+        try_again_after_a_failure,
+        scene(*(engine(rank, "drop_after_202") for rank in (0, 2, 3)), DEATH),
+        "no second attempt",
+    ),
+    Mutant(count_a_mask_as_evidence, scene(Event(10.0, "freeze", "0/1")), "only DEAD is removed"),
+    Mutant(forget_the_abort, scene(engine(0, "apply_error"), DEATH), "every guard is ended"),
+    Mutant(
+        a_crash_that_still_sends_abort,
+        scene(DEATH, at("answer Guard", "controller_kill", "0", 5.0)),
+        "the dead are silent",
+    ),
+    Mutant(
+        a_stale_healthy_cancels_a_process_exit,
+        scene(Event(10.0, "engine_kill", "0/1"), Event(10.5, "reset", "controller 0 - node 0/0")),
+        "nothing acknowledged is lost",
+    ),
+    Mutant(
+        apply_while_routed,
+        scene(DEATH, at("store DECIDING", "cut", "controller 0 - coordinator 0", 20.0, "both")),
+        "withdrawn before apply",
+    ),
+    Mutant(
+        apply_without_all_guards,
+        scene(DEATH, at("store DECIDING", "disk_broken", "0/1", 20.0)),
+        "guarded everywhere",
+    ),
+    Mutant(
+        commit_what_is_unhealthy,
+        scene(DEATH, config=Config(store_lease=4.0, probe="off")),
+        "commit after recovery",
+    ),
+    Mutant(forget_earlier_removals, scene(DEATH, SECOND), "gone for good"),
+    Mutant(the_first_rank_is_the_master, scene(DEATH, Event(10.0, "worker_kill", "0/0")), "master"),
+    Mutant(
+        do_not_ask_the_unreachable_again,
+        scene(DEATH, Event(10.0, "frontend_kill", "0/2"), at("store DECIDING", "frontend_restore", "0/2")),
+        "only DEAD is removed",
+    ),
+    Mutant(
+        go_on_where_the_dead_controller_was,
+        scene(DEATH, at("store DECIDING", "controller_kill", "0")),
+        "nothing is replayed",
+    ),
+    Mutant(
+        forget_the_isolation,
+        scene(
+            Event(10.0, "hardware", "0/2", text="L5 card"),
+            Event(14.0, "controller_kill", "0"),
+            config=Config(store_lease=4.0, ttl=8.0, scale_down=False),
+        ),
+        "withdrawn through a failover",
+    ),
+    Mutant(
+        a_new_node_manager_is_a_new_pod,
+        Scenario(
+            0,
+            (ADOPTED,),
+            (Event(10.0, "hardware", "0/2", text="L5 odd"), at("arrive Stop", "node_kill", "0/1")),
+            CONFIG,
+            1,
+            calm_at=60.0,
+        ),
+        "gone stays gone",
+    ),
+    Mutant(
+        hardware_names_ranks_to_remove,
+        scene(DEATH, Event(10.5, "hardware", "0/2", text="L5 card")),
+        "only DEAD is removed",
+    ),
+    Mutant(lose_deaths, scene(Event(10.0, "engine_kill", "0/1")), "nothing acknowledged is lost"),
+    Mutant(no_fallback, scene(engine(0, "apply_error"), DEATH), "every incident ends"),
+    Mutant(a_lease_of_an_hour, scene(DEATH), "lease"),
+    Mutant(command_what_is_only_read, scene(DEATH, job=Job(pods=(Pod((0, 1, 2)),), dialect="sglang")), "only read"),
+    Mutant(publish_what_is_rebuilt, scene(engine(0, "apply_error"), DEATH), "withdrawn while rebuilt"),
+    Mutant(publish_the_removed, scene(DEATH), "no dead rank"),
+    Mutant(command_with_the_feature_off, scene(DEATH, config=Config(scale_down=False)), "feature off"),
+)
