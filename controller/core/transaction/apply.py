@@ -125,9 +125,7 @@ def probed(state: Transaction, event: fx.Probed, now: float) -> Advance:
 
 
 def probe_over(state: Transaction, event: fx.Tick, now: float) -> Advance:
-    """At exactly the deadline of the polls it is over."""
-    if now < state.deadline:
-        return state, ()
+    """The deadline of the polls."""
     return fail(state, FailureCode.RECOVERY_TIMEOUT, f"no completion in time from {', '.join(sorted(state.waiting))}")
 
 

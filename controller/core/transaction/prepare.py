@@ -112,11 +112,9 @@ def _judge_round(state: Transaction, now: float) -> Advance:
         return cancel(state)
     if state.errors:
         return fail(state, FailureCode.ENGINE_FAILED, "; ".join(state.errors))
-    if unread := sorted(state.survivors - state.seen.keys()):
-        return fail(state, FailureCode.ENGINE_FAILED, f"ranks {unread} are missing in the answers")
     if refuted := _refuted(state, state.seen.values()):
         return cancel(refuted)
-    judgements = {rank: judge_ready(state.seen[rank]) for rank in state.survivors}
+    judgements = {rank: judge_ready(seen) for rank, seen in state.seen.items() if rank in state.survivors}
     state = remove(state, frozenset(rank for rank, j in judgements.items() if j.verdict is Verdict.DEAD))
     group = worst(judgements, state.survivors)
     if group.verdict is Verdict.FAILED:

@@ -133,12 +133,13 @@ def test_a_query_error_ends_it_when_the_round_is_over() -> None:
     run.fails(FailureCode.ENGINE_FAILED, f"{POD_1}: no answer")
 
 
-def test_an_answer_without_one_of_the_survivors_ends_it() -> None:
+def test_a_survivor_that_no_answer_is_about_is_not_ready() -> None:
     run = Run(spec()).to(Step.OBSERVING)
     first, second = run.take(fx.Query)
     run.reply(first)
+    run.now = run.state.deadline
     run.feed(fx.Observed(second.address, (read(2, UNHEALTHY),)))
-    run.fails(FailureCode.ENGINE_FAILED, "ranks [3] are missing")
+    run.fails(FailureCode.APPLY_READY_TIMEOUT, "not read yet")
 
 
 def test_a_reading_of_an_earlier_round_does_not_stand_in_for_a_missing_one() -> None:
@@ -150,8 +151,9 @@ def test_a_reading_of_an_earlier_round_does_not_stand_in_for_a_missing_one() -> 
     run.tick()
     first, second = run.take(fx.Query)
     run.reply(first)
+    run.now = run.state.deadline
     run.feed(fx.Observed(second.address, (read(2, UNHEALTHY, observation=9),)))
-    run.fails(FailureCode.ENGINE_FAILED, "ranks [3] are missing")
+    run.fails(FailureCode.APPLY_READY_TIMEOUT, "not read yet")
 
 
 def test_a_reading_of_a_rank_that_nobody_asked_for_removes_nothing() -> None:
