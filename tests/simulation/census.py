@@ -61,7 +61,7 @@ def _event(event: Event) -> Iterator[str]:
             yield "hardware unmappable"
         case "hardware" | "worker_kill" | "engine_kill" | "root_kill":
             pass
-        case "engine_trouble" | "order" | "strange" | "damage":
+        case "engine_trouble" | "order" | "strange":
             yield f"{event.kind}: {event.text}"
         case kind:
             yield kind

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from controller.app import serve
 from controller.config import ControllerConfig, DpScaleDownConfig, EtcdConfig, FaultToleranceConfig, StoreConfig
-from controller.core.hardware import LinkDown
 from controller.core.probe import CompletionProbe
 from motor_ft.model.errors import FtError
 from tests.simulation.coordinator import SimCoordinator
@@ -26,6 +25,7 @@ class SimController:
         self.number = number
         self.machine = Machine(f"10.9.0.{number + 1}", clock_sec=5_000.0 + 100 * number)
         self.process: Process | None = None
+        self._stop = asyncio.Event()
         self._closed = False
 
     @property
@@ -39,13 +39,15 @@ class SimController:
     def start(self) -> None:
         """A process."""
         self.process = self.world.process(self.name, self.machine)
+        self._stop = asyncio.Event()
         self.world.loop.create_task(self._main(self.process), name=self.name, context=self.process.context.copy())
         self.world.trace("process", self.name, "starts")
 
     async def _main(self, process: Process) -> None:
         why = "ended"
         try:
-            await serve(self._config(), asyncio.Event())
+            await serve(self._config(), self._stop)
+            self.world.oracle.ended()
         except FtError as error:
             why = str(error.reason)
         except Exception as error:  # noqa: BLE001  # a process that ends by a defect
@@ -55,6 +57,10 @@ class SimController:
             if process.alive:
                 self.world.trace("process", self.name, why)
                 self.world.loop.call_soon(self.kill, context=self.world.outside)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self._stop.set()
 
     def kill(self) -> None:
         """SIGKILL, and a new one after a moment."""
@@ -88,7 +94,6 @@ class SimController:
                 token_reinference_timeout_sec=10.0,
                 scale_p2d_wait_sec=5.0,
                 hardware_type=config.hardware_type,
-                hardware_link_down=LinkDown(config.link_down),
                 completion_probe=CompletionProbe(config.probe),
                 idle_probe=config.idle_probe,
                 dp_scale_down_config=DpScaleDownConfig(

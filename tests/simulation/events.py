@@ -2,11 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from controller.store.codec import gather
-from tests.simulation.damage import damage
 from tests.simulation.engines import Seat
 from tests.simulation.loop import Process
 from tests.simulation.network import KEEPALIVE_SEC, Weather
@@ -14,11 +13,15 @@ from tests.simulation.scenario import Event
 from tests.support.engine.injections import inject
 
 if TYPE_CHECKING:
+    from tests.simulation.controllers import SimController
+    from tests.simulation.pods import SimPod
     from tests.simulation.world import World
 
 HARDWARE = {"card": "Ascend910-{rank}", "node": "", "odd": "??{rank}"}
 CODE = "80E01801"
 """Of a fault that nothing special is known of."""
+TERMINATION_SEC = 30.0
+"""What Kubernetes waits between SIGTERM and SIGKILL."""
 STORM = Weather(delay_sec=0.2, jitter_sec=1.5, loss=0.15, double=0.1)
 
 
@@ -201,6 +204,13 @@ class Happenings:
         else:
             process.die_after(steps, kill)
 
+    def _terminate(self, event: Event) -> None:
+        """SIGTERM, and SIGKILL when that does not end it in time."""
+        host = self._daemon(event.who)
+        process = host.process
+        host.terminate()
+        self._later(TERMINATION_SEC, lambda: host.kill() if host.process is process else None)
+
     def _stop_process(self, event: Event) -> None:
         """SIGSTOP for a while."""
         process = self._process(event.who)
@@ -216,10 +226,13 @@ class Happenings:
             self.world.fabric.reset(process)
 
     def _process(self, who: str) -> Process | None:
+        return self._daemon(who).process
+
+    def _daemon(self, who: str) -> "SimController | SimPod":
         kind, number = who.split()
         if kind == "controller":
-            return self.world.controllers[int(number)].process
-        return self.world.pod(*map(int, number.split("/"))).process
+            return self.world.controllers[int(number)]
+        return self.world.pod(*map(int, number.split("/")))
 
     def _host(self, who: str) -> str:
         if who == "store":
@@ -276,6 +289,13 @@ class Happenings:
             fair, path.weather = path.weather, STORM
             self._later(event.value, partial(setattr, path, "weather", fair))
 
+    def _lag(self, event: Event) -> None:
+        """Messages take so much longer, both ways, until it is calm."""
+        one, other = self._ends(event)
+        for pair in ((one, other), (other, one)):
+            path = self.world.network.between(*pair)
+            path.weather = replace(path.weather, delay_sec=event.value)
+
     def _reset(self, event: Event) -> None:
         self.world.network.break_calls(*self._ends(event))
 
@@ -286,16 +306,6 @@ class Happenings:
             self.world.vault.down = False
 
         self._later(event.value, up)
-
-    def _damage(self, event: Event) -> None:
-        """Of the newest instance of a job, while no Controller runs."""
-        facts = self.world.oracle.facts
-        mine = [key for key in facts.identities if facts.job_of(key) == int(event.who)]
-        for controller in self.world.controllers if mine else ():
-            controller.kill()
-        if mine:
-            damage(self.world.vault.shelf, max(mine), event.text)
-            self.world.oracle.records.damaged(max(mine), gather(self.world.vault.shelf.rows.values()))
 
     def _coordinator_restart(self, event: Event) -> None:
         self.world.coordinators[int(event.who)].restart(event.value)

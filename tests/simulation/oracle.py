@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from motor_ft.v1 import coordinator_pb2
 from nodemanager.core.state import NodeState
 from tests.simulation.engines import Seat
-from tests.simulation.loop import Process
+from tests.simulation.loop import PROCESS, Process
 from tests.simulation.rpc import Answer
 from tests.simulation.rules.commands import CommandRules
 from tests.simulation.rules.engines import EngineRules
@@ -85,6 +85,14 @@ class Oracle:
     def defect(self, event: Mapping[str, Any]) -> None:
         """A daemon has met an exception that it did not expect."""
         self.facts.break_rule("no defect", f"{event.get('event')}: {event.get('exc_info')!r}")
+
+    def ended(self) -> None:
+        """The daemon that says so has ended in good order."""
+        me, process = asyncio.current_task(), PROCESS.get()
+        assert process is not None
+        names = [task.get_name() for task in process.tasks if not task.done() and task is not me]
+        if left := [name for name in names if name != "console"]:  # people, who are no part of it
+            self.facts.break_rule("no leak", f"{process.name} ends and leaves {left}")
 
     # --- the end ---
 

@@ -40,6 +40,7 @@ class SimPod:
         self.starts = 0
         self.created_at = 0.0
         self.pids: dict[int, int] = {}
+        self._stop = asyncio.Event()
         self._uids = 0
         self._closed = False
 
@@ -82,8 +83,8 @@ class SimPod:
         """A process of the NodeManager."""
         self.starts += 1
         self.process = self.world.process(f"node {self.name}", self.machine)
-        stop = asyncio.Event()
-        work = run_node_manager(self._config(), stop)
+        self._stop = asyncio.Event()
+        work = run_node_manager(self._config(), self._stop)
         self.task = self.world.loop.create_task(
             self._main(work), name=f"node {self.name}", context=self.process.context.copy()
         )
@@ -94,6 +95,7 @@ class SimPod:
         why = "ended"
         try:
             await work
+            self.world.oracle.ended()
         except (FtError, ConfigError) as error:
             why = f"gave up: {error}"
         except Exception as error:  # noqa: BLE001  # a process that ends by a defect
@@ -111,6 +113,10 @@ class SimPod:
             process.kill()
             self.end_engines()
             self._again(self._replace if self.shape.new_pod else self._restart)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self._stop.set()
 
     def kill(self) -> None:
         """SIGKILL of the NodeManager alone; its children die with it."""

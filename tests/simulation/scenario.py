@@ -7,8 +7,6 @@ from typing import Literal
 
 import msgspec
 
-from tests.simulation.damage import DAMAGES
-
 Mode = Literal["launched", "adopted", "endpoint"]
 """How a NodeManager knows its engines: as its children, by their pid, or by their address alone."""
 
@@ -68,7 +66,6 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     relaunch: bool = True
     reinference: bool = True
     hardware_type: str = ""
-    link_down: str = "auto"
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -464,8 +461,13 @@ class _Author:
             self._moment("strange", pod, text=rng.choice([*AGAIN, GATEWAY]))
         if rng.random() < 0.05:
             self._moment("disk_slow", pod, value=rng.choice([0.1, 0.5, 1.5]))
+        controller = rng.randrange(self.controllers)
+        if rng.random() < 0.2:
+            who = rng.choice([*[f"controller {controller}"] * 3, f"node {pod}"])
+            self._moment("terminate", who, moments=CORE_MOMENTS)
         if rng.random() < 0.1:
-            self._moment("damage", str(job), text=rng.choice([*DAMAGES]))
+            path = self._path(controller, *map(int, pod.split("/")))
+            self._moment("lag", path, value=rng.choice([0.1, 0.5, 1.0, 2.0]))
 
     def _path(self, controller: int, job: int, pod: int) -> str:
         rng = self.rng

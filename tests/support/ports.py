@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import random
 import socket
 import tempfile
 from pathlib import Path
+from typing import IO
 
 _RANGE = range(15_000, 32_000)
 """Below the kernel's ephemeral range, so that no outgoing connection takes a port meanwhile."""
 _LOCKS = Path(tempfile.gettempdir()) / "motor-ft-test-ports"
 _random = random.SystemRandom()
+_held: list[IO[bytes]] = []
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -36,12 +37,13 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 
 
 def _lock(port: int) -> bool:
-    lock = os.open(_LOCKS / str(port), os.O_CREAT | os.O_WRONLY, 0o666)  # unlike a file object, it may stay open
+    file = (_LOCKS / str(port)).open("ab")
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os.close(lock)
+        file.close()
         return False
+    _held.append(file)
     return True
 
 
