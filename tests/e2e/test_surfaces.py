@@ -63,6 +63,16 @@ async def test_buf_curl_lists_the_services_and_reads_an_instance_by_reflection(s
         assert b"INVALID_REQUEST" in detail(malformed)
 
 
+async def test_the_client_that_the_readme_shows_works(start: Start) -> None:
+    """As it is there, with the address of a real Controller, for an instance and for one that is not there."""
+    shown = (Path(__file__).parents[2] / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    async with in_process(SMALL) as shapes, start(*shapes) as (cluster, _):
+        program = shown.replace("127.0.0.1:PORT", f"127.0.0.1:{cluster.controller_port}")
+        for text, printed in ((program, "PHASE_NORMAL"), (program.replace(", 1))", ", 7))"), "UNKNOWN_INSTANCE")):
+            async with Running([sys.executable, "-c", text]) as process:
+                assert (await process.wait(timeout=60), process.output) == (0, [printed])
+
+
 async def test_rest_status_has_exactly_the_fields_of_the_specification(start: Start) -> None:
     """RFC section 7: all instances, one instance, an unknown one, a bad id."""
     async with in_process(SMALL) as shapes, start(*shapes) as (cluster, _):
