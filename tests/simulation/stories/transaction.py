@@ -4,12 +4,15 @@ from tests.simulation.scenario import BY_HAND, Config, Event, Job, Pod
 from tests.simulation.stories.story import DEATH, Story, story, then
 
 NODE, STORE, COORDINATOR = "controller 0 - node 0/1", "controller 0 - store", "controller 0 - coordinator 0"
+ASKED_FIRST = ("controller 0 - node 0/0", NODE)
+"""When Controller 1 leads it hears late of a pod that has started again."""
 FAILS = Event(10.0, "step_exception", "0/0")
 """Everybody is unhealthy, nobody dead."""
 SILENT = (Event(10.0, "frontend_kill", "0/1"), Event(10.5, "step_exception", "0/0"))
 """Rank 1 cannot be reached, and everybody is unhealthy."""
 RETRIES = Config(fast_recovery=True)
-UNWATCHED = Job(pods=(Pod((0, 1)), Pod((2, 3))), mode="endpoint")
+PODS = (Pod((0, 1)), Pod((2, 3)))
+UNWATCHED = Job(pods=PODS, mode="endpoint")
 
 STORIES: dict[str, Story] = {
     # --- told to end ---
@@ -89,7 +92,7 @@ STORIES: dict[str, Story] = {
         Event(9.0, "order", "0", text="pause"),
         DEATH,
         Event(40.0, "order", "0", text="resume"),
-        job=Job(pods=(Pod((0, 1)), Pod((2, 3))), window=60.0),
+        job=Job(pods=PODS, window=60.0),
         calm_at=45.0,
     ),
     # --- retry ---
@@ -133,7 +136,7 @@ STORIES: dict[str, Story] = {
         "20 s are needed",
         DEATH,
         then("stop_process", "controller 0", "store SCALING_DOWN", value=40.0),
-        job=Job(pods=(Pod((0, 1)), Pod((2, 3))), window=60.0),
+        job=Job(pods=PODS, window=60.0),
         config=Config(store_lease=60.0),
         calm_at=60.0,
     ),
@@ -165,7 +168,17 @@ STORIES: dict[str, Story] = {
         then("slow", "0/3", "answer Guard", nth=4, value=1.5),
         then("frontend_restore", "0/3", "store SCALING_DOWN"),
         then("slow", "0/2", "answer Apply", nth=2, value=1.5),
-        job=Job(pods=(Pod((0, 1)), Pod((2, 3))), round_time=4.0),
+        job=Job(pods=PODS, round_time=4.0),
+    ),
+    "other engines are in the place of those that were told": story(
+        "is another engine now",
+        Event(2.5, "controller_kill", "0"),
+        Event(20.0, "worker_kill", "0/1"),
+        *(then("cut", path, "answer Status", nth=4, delay=0.1, value=8.0, text="both") for path in ASKED_FIRST),
+        *(then("node_kill", pod, "answer Status", nth=4, delay=0.1) for pod in ("0/0", "0/1")),
+        job=Job(pods=PODS, boot=0.2, restart=0.2, round_time=3.0),
+        config=Config(poll=2.0),
+        controllers=2,
     ),
     # --- commit ---
     "a pod does not answer to the commit": story(
