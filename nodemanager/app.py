@@ -286,7 +286,7 @@ def _degraded(journal: Journal, link: Link) -> Iterator[str]:
     if journal.problem:
         yield journal.problem
     if not link.connected:
-        yield "no Controller has answered"
+        yield link.problem
 
 
 def _new_id() -> str:

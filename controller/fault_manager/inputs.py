@@ -66,7 +66,7 @@ def facts_of(actor: "InstanceActor", now: float) -> Facts:
         begin_window_sec=actor.env.settings.limits.begin_window,
         hardware_problems=actor.hardware.problems,
         first=_first(actor, now),
-        held=tuple(_held(actor)),
+        held=tuple(_held(actor, now)),
     )
 
 
@@ -80,13 +80,16 @@ def _first(actor: "InstanceActor", now: float) -> Decision | None:
     return None
 
 
-def _held(actor: "InstanceActor") -> Iterator[str]:
+def _held(actor: "InstanceActor", now: float) -> Iterator[str]:
     if not actor.env.store.leads():
         yield "this Controller does not lead"
     if problem := actor.env.store_problem():
         yield f"the store cannot be written: {problem}"
     if not actor.assembled:
-        yield "not all pods of the instance have come and are ready"
+        came = sorted(each.rank for pod in actor.registrations for each in pod.endpoints if not each.headless)
+        pods, ttl = actor.pods.all.values(), actor.env.settings.heartbeat_ttl
+        unready = ", ".join(pod.registration.pod_name for pod in pods if not pod.well(now, ttl)) or "none"
+        yield f"not all pods of the instance are here and ready: ranks {came} are here; pods not ready: {unready}"
     if actor.recovery.due is None and (fallback := actor.recovery.fallback_due) is not None:
         yield f"a reconfiguration is due, and held: {fallback}"
 

@@ -97,7 +97,7 @@ async def _start(config: MindClusterDaemonConfig, tasks: Tasks, stack: AsyncExit
 
 
 def _unready(feed: Feed, link: HardwareLink) -> str:
-    problems = feed.problems if link.connected else ["no Controller has answered", *feed.problems]
+    problems = feed.problems if link.connected else [link.problem, *feed.problems]
     return "; ".join(problems)
 
 

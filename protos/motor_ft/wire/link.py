@@ -23,6 +23,7 @@ from motor_ft.wire.standby import begins_to_lead
 from motor_ft.wire.tls import ClientTls
 
 WELCOME_SEC = 5.0
+UNHEARD = "no Controller has answered"
 T = TypeVar("T")
 Result = TypeVar("Result")
 Stream = grpc.aio.StreamStreamCall[FaultReportRequest, FaultReportResponse]
@@ -75,6 +76,8 @@ class ReportLink(ABC, Generic[T]):
         tls: ClientTls | None = None,
     ) -> None:
         self.connected = False
+        self.problem = UNHEARD
+        """Why there was no link when one was tried last; holds while not ``connected``."""
         self._tls = tls
         self._controllers = controllers
         self._outbox = outbox
@@ -121,6 +124,7 @@ class ReportLink(ABC, Generic[T]):
                 leader = await self._session(address)
             except FtError as error:
                 leader = ""
+                self.problem = f"no link to the Controller {address}: {error}"
                 _log.warning("no link to the controller", controller=address, problem=str(error))
             finally:
                 lost = address if self.connected else lost
@@ -144,6 +148,7 @@ class ReportLink(ABC, Generic[T]):
             await self._welcome(first.welcome)
             self.linked()
             self._connected(True)
+            self.problem = UNHEARD
             self._reconnect.reset()
             _log.info("linked", controller=address, instance_id=first.welcome.instance_id)
             return await self._converse(stream)

@@ -33,7 +33,7 @@ class Heard:
 
 
 @asynccontextmanager
-async def linking(node: Node, *controllers: str, heard: Heard | None = None) -> AsyncIterator[None]:
+async def linking(node: Node, *controllers: str, heard: Heard | None = None) -> AsyncIterator[Link]:
     """The pod's watcher and, once that reads, its link."""
     heard = heard or Heard()
     link = Link(
@@ -51,7 +51,7 @@ async def linking(node: Node, *controllers: str, heard: Heard | None = None) -> 
     try:
         await until(lambda: node.gateway.watches)
         tasks.append(asyncio.create_task(link.run(), name="link"))
-        yield
+        yield link
     finally:
         for task in tasks:
             task.cancel()
@@ -366,9 +366,12 @@ async def test_a_new_instance_ends_retirement(node: Node, controller: ScriptedCo
 
 
 async def test_a_welcome_that_cannot_be_is_refused(node: Node, controller: ScriptedController) -> None:
-    async with linking(node, controller.address):
+    async with linking(node, controller.address) as link:
+        assert link.problem == "no Controller has answered"
         bad = await controller.called()
         await bad.hear()
         bad.say(welcome(heartbeat=0))
+        await until(lambda: link.problem.startswith(f"no link to the Controller {controller.address}: INVALID_REQUEST"))
         await controller.linked()
+        await until(lambda: link.connected and link.problem == "no Controller has answered")
         assert bad.silent

@@ -105,7 +105,7 @@ async def test_an_instance_that_is_being_assembled_waits_for_its_pods() -> None:
         await world.pod(1).connect()
         said = world.manager.explain(1)
         assert said.blockers[:2] == (
-            "not all pods of the instance have come and are ready",
+            "not all pods of the instance are here and ready: ranks [0, 1] are here; pods not ready: none",
             "the instance was never ready",
         )
 
