@@ -115,8 +115,6 @@ def heard_since(pods: Mapping[str, PodLiveness], since: float, now: float, ttl: 
 
 def instance_state(current: InstanceState, *, complete: bool, suppressed: bool) -> InstanceState:
     """INITIAL → ACTIVE ↔ INACTIVE; the way to INACTIVE is suppressed while faults are judged or a transaction runs."""
-    if current is InstanceState.DELETED:
-        return current
     if complete:
         return InstanceState.ACTIVE
     if current is InstanceState.ACTIVE and not suppressed:

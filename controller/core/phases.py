@@ -69,9 +69,6 @@ def move(current: Phase, target: Phase) -> Phase:
 
 
 def restored(stored: Phase) -> Phase:
-    """Where an instance goes on after a restart of the Controller: apply is never replayed (RFC section 5)."""
-    if stored in INTERRUPTED:
-        return Phase.RECONFIGURING
-    if stored is Phase.POST_SCALE_CLEANUP:
-        return Phase.SCALED_DOWN_RUNNING
-    return stored
+    """Where a transaction goes on that has left this phase of the WINDOW behind: apply is never replayed (RFC section
+    5)."""
+    return Phase.SCALED_DOWN_RUNNING if stored is Phase.POST_SCALE_CLEANUP else Phase.RECONFIGURING

@@ -27,8 +27,9 @@ class RuntimeRecord:
         if not 0 <= self.generation <= MAX_GENERATION:
             raise ValueError(f"generation must be 0 to {MAX_GENERATION}, not {self.generation}")
         ranks = self.original_dp_ranks
-        if not ranks or ranks != tuple(range(len(ranks))) or not set(self.dead_committed) <= set(ranks):
-            raise ValueError(f"ranks must be 0 to N-1 and those removed among them, not {ranks}, {self.dead_committed}")
+        if not ranks or ranks != tuple(range(len(ranks))) or not set(self.dead_committed) < set(ranks):
+            text = f"ranks must be 0 to N-1 and those removed some of them, not {ranks}, {self.dead_committed}"
+            raise ValueError(text)
 
     def at(self, phase: Phase) -> "RuntimeRecord":
         """The same record in another phase; the caller checks the move."""

@@ -68,8 +68,6 @@ def project(
         alive = tuple(endpoint for endpoint in pod.endpoints if endpoint.rank not in dead)
         if alive:
             pods.append(ServingPod(pod.pod_ip, _port(pod.node_manager_address), alive))
-    if not pods:
-        return None
     return ServingInstance(
         instance_id=identity.instance_id,
         job_name=identity.job_name,

@@ -21,8 +21,8 @@ from motor_ft.wire.tasks import Tasks
 Admit = Callable[[Command], None]
 """Raises FtError when the command may not be sent any more, for a reason that only the host of the hub knows."""
 
-# Orders that are remembered. A transaction has one for each rank: a forgotten one is thousands of them old.
-_REMEMBERED = 10_000
+# Orders that are remembered. A transaction has one for each rank: a forgotten one is dozens of them old at least.
+_REMEMBERED = 1_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Request bodies. Commands with unknown fields are refused: a misspelt epoch would be an unfenced command."""
 
+from decimal import Decimal
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
@@ -85,12 +86,23 @@ async def read(request: web.Request, schema: type[T]) -> T:
     if request.content_type != "application/json":
         raise FieldError({"Content-Type": f"must be application/json, not {request.content_type}"})
     try:
-        return msgspec.json.decode(await request.read(), type=schema)
+        return msgspec.convert(_DECODER.decode(await request.read()), type=schema)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$")
         raise FieldError({where.strip("`.") or "body": what}) from error
     except NOT_JSON as error:
         raise FieldError({"body": f"is not JSON: {error}"}) from error
+
+
+def _number(text: str) -> int | float:
+    """A number with a fraction or an exponent; a whole one (1.0, 1e3) is an integer, as JSON Schema has it."""
+    value = float(text)
+    if not value.is_integer() or abs(value) >= 2**63:
+        return value
+    return int(value) if abs(value) < 2**53 else int(Decimal(text))  # beyond that a float is no longer exact
+
+
+_DECODER = msgspec.json.Decoder(float_hook=_number)
 
 
 def ranks(values: list[int], path: str) -> tuple[int, ...]:

@@ -140,16 +140,19 @@ class Patient:
         if not await self._until(begun, DISPATCHED_SEC) or not (at := await self._until(over, SERVING_SEC)):
             text = await self._witness.wrong(self.deployment) or f"ranks {sorted(dead)} are dead and serve"
             return time.monotonic(), Ending.STUCK, text
-        if not self._now.automation_stopped:
-            return at, ending(before, self._now), ""
-        if await self._until(self._alerted, DISPATCHED_SEC):
-            return at, Ending.STOPPED, self._now.last_error
-        return at, Ending.STUCK, "automation has stopped without an alert"
+        if not (stopped := self._now).automation_stopped:
+            return at, ending(before, stopped), ""
 
-    async def _alerted(self) -> bool:
-        with suppress(ClientError, OSError, TimeoutError):  # the Controller is away
-            return await self._cluster.metric("motor_ft_automation_stopped", instance=str(self._now.instance_id)) > 0
-        return False
+        async def alerted() -> bool:
+            if self._differs(stopped):  # which is there after all, and has ended the alert
+                return True
+            with suppress(ClientError, OSError, TimeoutError):  # the Controller is away
+                return await self._cluster.metric("motor_ft_automation_stopped", instance=str(stopped.instance_id)) > 0
+            return False
+
+        if await self._until(alerted, DISPATCHED_SEC, looks=1):
+            return at, Ending.STOPPED, stopped.last_error
+        return at, Ending.STUCK, "automation has stopped without an alert"
 
     async def _until(self, condition: Callable[[], Awaitable[bool]], timeout: float, looks: int = WELL) -> float:
         """When it began to hold, for so many looks, on the monotonic clock; 0 when it did not."""

@@ -1,9 +1,20 @@
-"""What no example may do."""
+"""What no example may do, and the REST routes that they meet."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 import structlog
+from prometheus_client import CollectorRegistry
+
+from gateway.metrics import RestMetrics
+from gateway.rest.controller import controller_routes
+from gateway.rest.controller_client import ControllerClient
+from gateway.rest.node_manager import node_manager_routes
+from tests.fuzz import surfaces
+from tests.integration.gateway.rest_fakes import Rest, serve_rest
+from tests.integration.nodemanager.gateway import ScriptedGateway
+from tests.integration.nodemanager.node import Node
 
 NothingCrashed = Callable[[], None]
 
@@ -20,3 +31,18 @@ def nothing_crashed() -> Iterator[NothingCrashed]:
 
         yield check
         check()
+
+
+@pytest.fixture
+async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
+    """All REST routes, on top of a real NodeManager and a real Controller."""
+    async with (
+        Node(tmp_path, ScriptedGateway(), ranks=(0, 2), launched=()).running() as node,
+        surfaces.controller() as controller,
+    ):
+        await node.join()
+        client = ControllerClient([controller.target], 10.0)
+        routes = node_manager_routes(node.local, metrics=RestMetrics(CollectorRegistry()))
+        async with serve_rest([*routes, *controller_routes(client)]) as rest:
+            yield rest
+        await client.close()

@@ -61,7 +61,7 @@ def _event(event: Event) -> Iterator[str]:
             yield "hardware unmappable"
         case "hardware" | "worker_kill" | "engine_kill" | "root_kill":
             pass
-        case "engine_trouble" | "order" | "strange":
+        case "engine_trouble" | "order" | "strange" | "damage":
             yield f"{event.kind}: {event.text}"
         case kind:
             yield kind

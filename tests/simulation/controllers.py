@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from controller.app import serve
 from controller.config import ControllerConfig, DpScaleDownConfig, EtcdConfig, FaultToleranceConfig, StoreConfig
+from controller.core.hardware import LinkDown
 from controller.core.probe import CompletionProbe
 from motor_ft.model.errors import FtError
 from tests.simulation.coordinator import SimCoordinator
@@ -94,6 +95,7 @@ class SimController:
                 token_reinference_timeout_sec=10.0,
                 scale_p2d_wait_sec=5.0,
                 hardware_type=config.hardware_type,
+                hardware_link_down=LinkDown(config.link_down),
                 completion_probe=CompletionProbe(config.probe),
                 idle_probe=config.idle_probe,
                 dp_scale_down_config=DpScaleDownConfig(

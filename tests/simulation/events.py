@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from controller.store.codec import gather
+from tests.simulation.damage import damage
 from tests.simulation.engines import Seat
 from tests.simulation.loop import Process
 from tests.simulation.network import KEEPALIVE_SEC, Weather
@@ -306,6 +308,16 @@ class Happenings:
             self.world.vault.down = False
 
         self._later(event.value, up)
+
+    def _damage(self, event: Event) -> None:
+        """Of the newest instance of a job, while no Controller runs."""
+        facts = self.world.oracle.facts
+        mine = [key for key in facts.identities if facts.job_of(key) == int(event.who)]
+        for controller in self.world.controllers if mine else ():
+            controller.kill()
+        if mine:
+            damage(self.world.vault.shelf, max(mine), event.text)
+            self.world.oracle.records.damaged(max(mine), gather(self.world.vault.shelf.rows.values()))
 
     def _coordinator_restart(self, event: Event) -> None:
         self.world.coordinators[int(event.who)].restart(event.value)

@@ -111,11 +111,11 @@ class _Silent:
 
 
 def _controller(world: "World", patch: pytest.MonkeyPatch) -> None:
-    def store(_: object, *, on_lost: Any, **__: object) -> Store:
+    def store(told: Any, *, on_lost: Any, **_: object) -> Store:
         clock = SimClock(world.loop, world.machines[_me().host])
-        return SimStore(world.vault, _me(), clock.now, on_lost)
+        return SimStore(world.vault, _me(), clock.now, told, on_lost)
 
-    patch.setattr(controller.app, "EtcdClient", lambda *_, **__: None)
+    patch.setattr(controller.app, "EtcdClient", lambda *_, told, **__: told)
     patch.setattr(controller.app, "EtcdStore", store)
     patch.setattr(controller.app, "MetricsServer", _NoServer)
     patch.setattr(controller.app, "SystemClock", lambda: SimClock(world.loop, world.machines[_me().host]))

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from tests.simulation.damage import DAMAGES
+
 Mode = Literal["launched", "adopted", "endpoint"]
 """How a NodeManager knows its engines: as its children, by their pid, or by their address alone."""
 
@@ -66,6 +68,7 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     relaunch: bool = True
     reinference: bool = True
     hardware_type: str = ""
+    link_down: str = "auto"
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -468,6 +471,8 @@ class _Author:
         if rng.random() < 0.1:
             path = self._path(controller, *map(int, pod.split("/")))
             self._moment("lag", path, value=rng.choice([0.1, 0.5, 1.0, 2.0]))
+        if rng.random() < 0.1:
+            self._moment("damage", str(job), text=rng.choice([*DAMAGES]))
 
     def _path(self, controller: int, job: int, pod: int) -> str:
         rng = self.rng

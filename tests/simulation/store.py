@@ -45,12 +45,20 @@ class Vault:
 
 
 class SimStore:
-    """``controller.core.ports.Store`` of one Controller process on a Vault."""
+    """``controller.core.ports.Store`` of one Controller process on a Vault; ``told`` as of ``EtcdClient``."""
 
-    def __init__(self, vault: Vault, process: Process, now: Callable[[], float], on_lost: Callable[[FtError], None]):
+    def __init__(
+        self,
+        vault: Vault,
+        process: Process,
+        now: Callable[[], float],
+        told: Callable[[str], None],
+        on_lost: Callable[[FtError], None],
+    ):
         self._vault = vault
         self._process = process
         self._now = now
+        self._told = told
         self._on_lost = on_lost
         self._inner = MemoryStore(vault.shelf)
         self._deadline: float | None = None
@@ -75,7 +83,9 @@ class SimStore:
             self._check_leader()
             return _now(self._inner.lead(above))
 
-        return await self._ask(begin)
+        epoch = await self._ask(begin)
+        self._told("")
+        return epoch
 
     def leads(self) -> bool:
         return self._inner.leads() and not self._lost and self._deadline is not None and self._now() < self._deadline
@@ -107,6 +117,7 @@ class SimStore:
                         break
                 self._deadline = sent + USABLE * self._vault.lease_sec
             except (FtError, TimeoutError):
+                self._told("its lease could not be renewed")
                 await asyncio.sleep(0.2)
                 continue
             await asyncio.sleep(self._vault.lease_sec / 3)
@@ -179,7 +190,9 @@ class SimStore:
             return result
 
         try:
-            return await self._ask(guarded)
+            answer = await self._ask(guarded)
+            self._told("")
+            return answer
         except FtError as error:
             if error.reason is Reason.NOT_LEADER:
                 raise self._lose("another one has taken over") from error
@@ -206,6 +219,7 @@ class SimStore:
                 return await answer
         except TimeoutError:
             text = f"the store did not answer within {TIMEOUT_SEC:g} s"
+            self._told(text)
             raise FtError(Reason.STORE_UNAVAILABLE, text) from None
         finally:
             vault.asked[self._process] -= 1

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from tests.simulation.census import kinds
+from tests.simulation.damage import DAMAGES
 from tests.simulation.scenario import AGAIN, CONSOLE, GATEWAY, IN_HIS_NAME, MISFITS, STRANGE, scenario
 
 SEEDS = 1000
@@ -23,4 +24,5 @@ def test_everything_is_tried() -> None:
     seen = Counter(kind for story in map(scenario, range(SEEDS)) for kind in set(kinds(story, story.events)))
     wanted = {kind for line in TRIED.split("\n") for kind in line.split(", ") if kind}
     wanted |= {f"strange: {what}" for what in (*STRANGE, *IN_HIS_NAME, *CONSOLE, *MISFITS, *AGAIN, GATEWAY)}
+    wanted |= {f"damage: {what}" for what in DAMAGES}
     assert not {kind for kind in wanted if not seen[kind]}

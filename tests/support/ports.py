@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import random
 import socket
 import tempfile
 from pathlib import Path
-from typing import IO
 
 _RANGE = range(15_000, 32_000)
 """Below the kernel's ephemeral range, so that no outgoing connection takes a port meanwhile."""
 _LOCKS = Path(tempfile.gettempdir()) / "motor-ft-test-ports"
 _random = random.SystemRandom()
-_held: list[IO[bytes]] = []
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -37,13 +36,12 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 
 
 def _lock(port: int) -> bool:
-    file = (_LOCKS / str(port)).open("ab")
+    lock = os.open(_LOCKS / str(port), os.O_CREAT | os.O_WRONLY, 0o666)  # unlike a file object, it may stay open
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        file.close()
+        os.close(lock)
         return False
-    _held.append(file)
     return True
 
 

@@ -21,7 +21,8 @@ def run(main: Callable[[asyncio.Event], Awaitable[None]], *, name: str) -> int:
     # What was imported stays for good: thousands of streams must not make the collector walk over it again and again.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    # Nor often over what is young: but what a recovery leaves in cycles is garbage that lies until so much has come.
+    gc.set_threshold(10_000, 20, 20)
     try:
         asyncio.run(_until_stopped(main))
     except (ConfigError, FtError, OSError) as error:

@@ -194,7 +194,7 @@ class ReportLink(ABC, Generic[T]):
             # A clock reading for each: what comes in while one is written is younger than the reading before.
             while (entry := outbox.next(sent_at := self._now())) is not None:
                 await self._write(stream, self.report(*entry, sent_at))
-            # After these, because what an earlier stream left has been sent again by now.
+            # After these, because nothing that an earlier stream left is waited for by now.
             now, ttl = self._now(), self._pace.heartbeat_ttl_sec
             if outbox.unacknowledged_for(now) > ttl:
                 raise FtError(Reason.OUTCOME_UNKNOWN, f"no acknowledgement for {ttl:g} s")

@@ -34,7 +34,6 @@ class Outbox(Generic[T]):
         self._snapshot = snapshot
         self._pending: dict[Hashable, _Pending[T]] = {}
         self._sent: dict[int, _Sent[T]] = {}
-        self._again: list[int] = []
         self._sequence = 0
 
     def put(self, key: Hashable, item: T) -> None:
@@ -53,17 +52,15 @@ class Outbox(Generic[T]):
         self._pending = {_SNAPSHOT: _Pending(self._snapshot)}
 
     def reconnected(self) -> None:
-        """A new stream: what was not acknowledged is sent again under its number, then a snapshot."""
-        self._again = sorted(self._sent)
+        """A new stream: all that was not acknowledged and still holds is sent again, as one snapshot.
+
+        What is over by now would else be believed until the snapshot comes, and that may be long enough to act on it.
+        """
+        self._sent.clear()
         self.request_snapshot()
 
     def next(self, now: float) -> tuple[int, T] | None:
         """Sequence and item to send now, or None."""
-        if self._again:
-            sequence = self._again.pop(0)
-            sent = self._sent[sequence]
-            self._sent[sequence] = _Sent(sent.key, sent.item, now)
-            return sequence, sent.item
         if len(self._sent) >= self._limit:
             return None
         for key, pending in self._pending.items():
@@ -86,12 +83,10 @@ class Outbox(Generic[T]):
     def acknowledged(self, sequence: int) -> None:
         """Everything up to ``sequence`` was processed."""
         self._sent = {number: sent for number, sent in self._sent.items() if number > sequence}
-        self._again = [number for number in self._again if number > sequence]
 
     def rejected(self, sequence: int, not_before: float) -> None:
         """Queue a refused item again, under a new number and not before a time, unless something newer says more."""
         sent = self._sent.pop(sequence, None)
-        self._again = [number for number in self._again if number != sequence]
         if sent is None:
             return
         newer = {later.key for number, later in self._sent.items() if number > sequence} | self._pending.keys()

@@ -1,6 +1,7 @@
 """At the store: every record is a legal successor of the one before, and true."""
 
 from controller.core.phases import INTERRUPTED, WINDOW, Phase, move
+from controller.core.ports import Loaded
 from controller.core.records import IdentityRecord, RuntimeRecord
 from controller.fault_manager.graveyard import engines_of
 from tests.simulation.loop import Process
@@ -23,10 +24,7 @@ class RecordRules:
         if isinstance(record, IdentityRecord):
             facts.engines |= dict.fromkeys(engines_of(record.pods) - facts.engines.keys(), instance_id)
         if kind == "remove" or (isinstance(record, IdentityRecord) and record.gone_at):
-            facts.runtimes.pop(instance_id, None)
-            facts.identities.pop(instance_id, None)
-            facts.withdrawn_by.pop(instance_id, None)
-            facts.world.trace("store", f"instance {instance_id}", "removed")
+            self._removed(instance_id)
         elif isinstance(record, IdentityRecord):
             facts.identities[instance_id] = record
             if record.isolated or record.dissolved:
@@ -36,6 +34,23 @@ class RecordRules:
             facts.world.trace("store", f"instance {instance_id}", f"of {record.job_name} ready={record.ready}")
         elif isinstance(record, RuntimeRecord):
             self._moved(writer, instance_id, record)
+
+    def damaged(self, instance_id: int, stored: Loaded) -> None:
+        """This is what a Controller reads now; what cannot be read is as good as removed."""
+        if instance_id not in stored.identities:
+            self._removed(instance_id)
+            return
+        size, runtime = stored.identities[instance_id].record.dp_size, stored.runtimes.get(instance_id)
+        lost = RuntimeRecord(Phase.RECONFIGURING, 0, tuple(range(size)))
+        readable = runtime is not None and runtime.record.original_dp_ranks == lost.original_dp_ranks
+        self.facts.runtimes[instance_id] = runtime.record if runtime is not None and readable else lost
+        self._generations.pop(instance_id, None)
+
+    def _removed(self, instance_id: int) -> None:
+        facts = self.facts
+        for known in (facts.runtimes, facts.identities, facts.withdrawn_by):
+            known.pop(instance_id, None)
+        facts.world.trace("store", f"instance {instance_id}", "removed")
 
     def _moved(self, writer: Process, instance_id: int, record: RuntimeRecord) -> None:
         facts, me = self.facts, f"instance {instance_id}"

@@ -229,7 +229,7 @@ class FakePod:
         )
 
     async def connect(self, *unacknowledged: Report) -> None:
-        """Hello, Welcome, what an earlier stream was not answered, Snapshot, and heartbeats from then on."""
+        """Hello, Welcome, what others may repeat of an earlier stream, Snapshot, and heartbeats from then on."""
         if self._beating is not None:
             self._beating.cancel()
         self.attachment = await self.world.manager.attach(self.hello(), self.heard.append)

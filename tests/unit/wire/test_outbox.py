@@ -22,12 +22,15 @@ def test_what_is_superseded_in_the_queue_never_gets_a_sequence() -> None:
     assert drain(box) == [(1, "dead"), (2, "healthy")]
 
 
-def test_unacknowledged_reports_are_sent_again_under_their_numbers_then_a_snapshot() -> None:
+def test_what_was_not_acknowledged_comes_again_as_a_snapshot_of_what_is_now() -> None:
+    """Said as it was, what is over by now would be believed, and perhaps acted on, until the snapshot comes."""
     box = outbox(("a", "1"), ("b", "2"), ("c", "3"))
     drain(box)
     box.acknowledged(1)
     box.reconnected()
-    assert drain(box) == [(2, "2"), (3, "3"), (4, "snapshot")]
+    assert drain(box, 20.0) == [(4, "snapshot")]
+    assert box.unacknowledged_for(21.0) == 1.0
+    box.rejected(2, not_before=0.0)
     box.acknowledged(4)
     box.reconnected()
     assert drain(box) == [(5, "snapshot")]

@@ -110,7 +110,7 @@ async def test_the_snapshot_has_all_faults_and_the_state_of_every_source(
         assert first.age.ToTimedelta().total_seconds() < 10
 
 
-async def test_changes_follow_the_snapshot_and_what_is_not_acknowledged_comes_again(
+async def test_changes_follow_the_snapshot_and_what_is_not_acknowledged_comes_again_in_the_next_one(
     adapter: Adapter, controller: ScriptedController
 ) -> None:
     show(adapter)
@@ -128,8 +128,7 @@ async def test_changes_follow_the_snapshot_and_what_is_not_acknowledged_comes_ag
         conversation = await controller.called()
         assert (await conversation.hear()).hello.highest_epoch == EPOCH
         conversation.say(welcome())
-        again, snapshot = await conversation.report(), await conversation.report()
-        assert (again.sequence, again.hardware_fault.key.fault_code) == (raised.sequence, "A")
+        snapshot = await conversation.report()
         assert [each.key.fault_code for each in snapshot.snapshot.hardware_faults] == ["A"]
         show(adapter)
         cleared = await conversation.report()

@@ -77,6 +77,13 @@ def test_a_pod_has_the_engines_that_it_has_named_and_any_while_it_has_named_none
     assert PodLiveness(pod(1, [0])).has(0, "e0")
 
 
+def test_a_pod_is_present_with_the_engines_that_it_has_now() -> None:
+    brought = PodLiveness(pod(1, [0, 1]))
+    named = replace(brought, registered=(Endpoint(0, "10.0.0.9", 1, incarnation="newer"),))
+    first, second = brought.registration.endpoints
+    assert named.present == replace(brought.registration, endpoints=(replace(first, incarnation="newer"), second))
+
+
 def test_only_a_normal_routable_endpoint_serves() -> None:
     heard = PodLiveness(pod(1, [0], headless=[1])).heard(
         (EndpointState(0, ABNORMAL), EndpointState(1, NORMAL, headless=True)), 100.0
@@ -141,7 +148,7 @@ def test_an_empty_heartbeat_is_believed_only_when_all_own_ranks_are_gone() -> No
         check_heartbeat(registration, (), committed=everything, pending=frozenset(), scale_down_enabled=False)
 
 
-INITIAL, ACTIVE, INACTIVE, DELETED = InstanceState
+INITIAL, ACTIVE, INACTIVE, _ = InstanceState
 
 
 @pytest.mark.parametrize(
@@ -155,11 +162,9 @@ INITIAL, ACTIVE, INACTIVE, DELETED = InstanceState
         (INACTIVE, False, False, INACTIVE),
         (INACTIVE, False, True, INACTIVE),
         (INACTIVE, True, False, ACTIVE),
-        (DELETED, True, False, DELETED),
-        (DELETED, False, False, DELETED),
     ],
 )
-def test_states_move_only_between_active_and_inactive_and_deleted_is_the_end(
+def test_states_move_only_between_active_and_inactive(
     current: InstanceState, complete: bool, suppressed: bool, becomes: InstanceState
 ) -> None:
     """The way to INACTIVE is suppressed while faults are judged or a transaction runs."""

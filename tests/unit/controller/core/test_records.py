@@ -41,6 +41,7 @@ def test_disabled_cannot_be_stored() -> None:
         {"original_dp_ranks": (0, 2)},
         {"original_dp_ranks": (1, 0)},
         {"dead_committed": (4,)},
+        {"dead_committed": (0, 1, 2, 3)},
     ],
     ids=str,
 )

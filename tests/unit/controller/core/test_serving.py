@@ -55,11 +55,10 @@ def test_a_phase_alone_withdraws_nothing(phase: Phase) -> None:
     assert project(IDENTITY, phase, (), withdrawn=False) == project(IDENTITY, Phase.NORMAL, (), withdrawn=False)
 
 
-def test_nothing_is_published_when_withdrawn_reconfiguring_not_ready_or_all_gone() -> None:
+def test_nothing_is_published_when_withdrawn_reconfiguring_or_not_ready() -> None:
     assert project(IDENTITY, Phase.NORMAL, (), withdrawn=True) is None
     assert project(IDENTITY, Phase.RECONFIGURING, (), withdrawn=False) is None
     assert project(replace(IDENTITY, ready=False), Phase.NORMAL, (), withdrawn=False) is None
-    assert project(IDENTITY, Phase.SCALED_DOWN_RUNNING, (0, 1, 2, 3), withdrawn=False) is None
 
 
 def test_a_pause_is_carried_by_the_view_and_changes_nothing_else_in_it() -> None:
