@@ -83,13 +83,11 @@ def map_fault(fault: HardwareFault, pods: Iterable[Registration]) -> frozenset[i
     format of its card's name is not known, or it may be the card of an endpoint whose cards are not known.
     """
     endpoints = [endpoint for pod in pods if _on_node(pod, fault) for endpoint in pod.endpoints]
-    if not endpoints:
-        return frozenset()
     if not fault.npu_name.strip():
         return frozenset(endpoint.rank for endpoint in endpoints)
     cards = parse_cards(fault.npu_name)
     if cards is None:
-        return None
+        return None if endpoints else frozenset()
     ranks: set[int] = set()
     for card in cards:
         owners = {endpoint.rank for endpoint in endpoints if _uses(endpoint, card)}

@@ -34,10 +34,8 @@ def resolve(pods: Iterable[Registration], active: frozenset[int], removed: froze
         for endpoint in pod.endpoints
         if endpoint.rank in active and not endpoint.headless
     )
-    if missing := sorted(active - routable.keys()):
-        raise TopologyError(f"ranks {missing} have no routable endpoint")
-    if doubled := sorted(rank for rank, count in routable.items() if count > 1):
-        raise TopologyError(f"ranks {doubled} have more than one routable endpoint")
+    if wrong := sorted(rank for rank in active if routable[rank] != 1):
+        raise TopologyError(f"ranks {wrong} have no routable endpoint, or more than one")
     addresses = Counter(pod.node_manager_address for pod in known)
     if shared := sorted(address for address, count in addresses.items() if count > 1 or not address):
         raise TopologyError(f"NodeManager addresses {shared} are missing or used by several pods")
@@ -45,12 +43,9 @@ def resolve(pods: Iterable[Registration], active: frozenset[int], removed: froze
 
 
 def endpoint_ip(pods: Iterable[Registration], rank: int) -> str:
-    """Address of the routable endpoint of a rank; raises TopologyError when there is none."""
-    for pod in pods:
-        for endpoint in pod.endpoints:
-            if endpoint.rank == rank and not endpoint.headless:
-                return endpoint.ip
-    raise TopologyError(f"rank {rank} has no routable endpoint")
+    """Address of the routable endpoint of a rank that ``resolve`` has found."""
+    endpoints = (endpoint for pod in pods for endpoint in pod.endpoints if not endpoint.headless)
+    return next(endpoint.ip for endpoint in endpoints if endpoint.rank == rank)
 
 
 def with_engines(pod: Registration, incarnations: Mapping[int, str]) -> Registration:

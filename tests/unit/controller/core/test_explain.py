@@ -61,8 +61,11 @@ def test_every_reason_of_the_gate_and_of_the_topology_blocks() -> None:
     said = explain(facts(pods=mute), 100.0)
     assert said.gate.reasons == (GateReason.CAPABILITY_MISSING,)
     assert said.participants == ()
-    assert said.topology_problem == "ranks [2, 3] have no routable endpoint"
-    assert said.blockers == ("gate: CAPABILITY_MISSING", "topology: ranks [2, 3] have no routable endpoint")
+    assert said.topology_problem == "ranks [2, 3] have no routable endpoint, or more than one"
+    assert said.blockers == (
+        "gate: CAPABILITY_MISSING",
+        "topology: ranks [2, 3] have no routable endpoint, or more than one",
+    )
 
 
 def test_without_a_survivor_the_gate_says_so() -> None:
