@@ -8,7 +8,9 @@ import msgspec
 
 from controller.store.codec import Kind
 from controller.store.memory import Shelf
+from motor_ft.model.hardware import fault_key
 
+SPARE = fault_key("node-0-0", "Ascend910-99", "80E01801")
 Change = Callable[[dict[str, Any]], object]
 
 
@@ -44,10 +46,15 @@ DAMAGES: dict[str, tuple[Kind, Change]] = {
     "identity of nobody": (Kind.IDENTITY, lambda stored: stored.update(record=None)),
     "identity of another instance": (Kind.IDENTITY, _record(instance_id=99)),
     "identity without a pod": (Kind.IDENTITY, lambda stored: stored["record"]["pods"].pop()),
+    "baseline of others": (Kind.IDENTITY, _record(hardware_baseline=[SPARE])),
     "pod without a job": (Kind.IDENTITY, _pod(job_name="")),
     "pod without a size": (Kind.IDENTITY, _pod(dp_size=0)),
     "pod without a port": (Kind.IDENTITY, _pod(node_manager_address="10.0.0.1")),
     "pod without endpoints": (Kind.IDENTITY, _ranks()),
+    "pods at one address": (
+        Kind.IDENTITY,
+        lambda stored: [pod.update(node_manager_address="10.0.0.1:9000") for pod in stored["record"]["pods"]],
+    ),
     "rank outside": (Kind.IDENTITY, _ranks(99)),
     "rank twice": (Kind.IDENTITY, _ranks(0, 0)),
     "runtime of a later version": (Kind.RUNTIME, lambda stored: stored.update(version=99)),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.pods import SimPod
     from tests.simulation.world import World
 
-HARDWARE = {"card": "Ascend910-{rank}", "node": "", "odd": "??{rank}"}
+HARDWARE = {"card": "Ascend910-{rank}", "node": "", "odd": "??{rank}", "spare": "Ascend910-99"}
 CODE = "80E01801"
 """Of a fault that nothing special is known of."""
 TERMINATION_SEC = 30.0
@@ -167,10 +167,13 @@ class Happenings:
     # --- hardware ---
 
     def _hardware(self, event: Event) -> None:
+        """So many faults, one when it is not said."""
         job, rank = map(int, event.who.split("/"))
         level, what, *known = event.text.split()
         code, raw = [*known, *(CODE, level)[len(known) :]]
-        self.world.adapter.fault(self.world.owner(job, rank).node, HARDWARE[what].format(rank=rank), level, code, raw)
+        node, card = self.world.owner(job, rank).node, HARDWARE[what].format(rank=rank)
+        for number in range(int(event.value) or 1):
+            self.world.adapter.fault(node, card, level, f"{int(code, 16) + number:X}" if number else code, raw)
 
     def _hardware_cleared(self, event: Event) -> None:
         job, rank = map(int, event.who.split("/"))

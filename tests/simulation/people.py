@@ -11,11 +11,16 @@ from motor_ft.model.command import Command, freeze_plan
 from motor_ft.model.command import ScaleDownPlan as Plan
 from motor_ft.v1 import controller_pb2_grpc, fault_report_pb2_grpc, node_lifecycle_pb2_grpc, node_manager_pb2_grpc
 from motor_ft.v1.common_pb2 import (
+    ENDPOINT_STATUS_NORMAL,
+    ENGINE_STATUS_DIAGNOSING,
+    EVIDENCE_SOURCE_ENGINE_REPORTED,
     INSTRUCTION_RETRY,
     INSTRUCTION_SCALE_DOWN,
     ROLE_UNION,
     CommandHeader,
     Endpoint,
+    EndpointState,
+    EngineObservation,
     Instruction,
     OperatorHeader,
     ScaleDownPlan,
@@ -29,7 +34,15 @@ from motor_ft.v1.controller_pb2 import (
     ReconfigureRequest,
     ResumeAutomationRequest,
 )
-from motor_ft.v1.fault_report_pb2 import REPORTER_KIND_NODE_MANAGER, FaultReportRequest, Hello, Registration
+from motor_ft.v1.fault_report_pb2 import (
+    REPORTER_KIND_NODE_MANAGER,
+    EngineFault,
+    FaultLevel,
+    FaultReportRequest,
+    Heartbeat,
+    Hello,
+    Registration,
+)
 from motor_ft.v1.node_lifecycle_pb2 import RestartEnginesRequest, StopRequest
 from motor_ft.v1.node_manager_pb2 import ApplyRequest, FinalizeRequest, GuardRequest, StatusRequest
 from motor_ft.wire.convert import duration_to_pb, plan_to_pb
@@ -46,6 +59,17 @@ TIMEOUT_SEC = 2.0
 ATTEMPTS = 60
 NOT_NOW = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 LEASE = duration_to_pb(30.0)
+NONSENSE = (
+    FaultReportRequest(
+        sequence=1,
+        engine_fault=EngineFault(
+            observation=EngineObservation(dp_rank=0, status=ENGINE_STATUS_DIAGNOSING),
+            source=EVIDENCE_SOURCE_ENGINE_REPORTED,
+        ),
+    ),
+    FaultReportRequest(heartbeat=Heartbeat(endpoints=[EndpointState(dp_rank=1, status=ENDPOINT_STATUS_NORMAL)])),
+)
+"""Evidence that is none, and a heartbeat of a rank that is somewhere else."""
 
 
 def _other(header: CommandHeader, *, epoch: int = 0, generation: int = 0, instance: int = 0) -> CommandHeader:
@@ -194,7 +218,9 @@ class People:
 
     async def _ask(self, job: int) -> None:
         async def call(stub: Any, instance_id: int) -> None:
-            await stub.Explain(ExplainRequest(instance_id=instance_id), timeout=TIMEOUT_SEC)
+            explained = await stub.Explain(ExplainRequest(instance_id=instance_id), timeout=TIMEOUT_SEC)
+            hardware = [FaultLevel.Name(each.level) for each in explained.snapshot.hardware]
+            self.world.trace("people", f"instance {instance_id}", f"explained: {hardware} {explained.blockers}")
             await stub.GetInstance(GetInstanceRequest(instance_id=instance_id), timeout=TIMEOUT_SEC)
             token = ""
             for _ in range(3):
@@ -329,11 +355,11 @@ class People:
                     await self._hello(channel, right)
             except (grpc.aio.AioRpcError, TimeoutError):
                 continue
-            await self._refused(self._hello(channel, wrong), f"a pod with {what}")
+            await self._refused(self._hello(channel, wrong, nonsense=what == "nonsense"), f"a pod with {what}")
             await channel.close()
 
-    async def _hello(self, channel: Any, registration: Registration) -> None:
-        """Raises TimeoutError when nobody takes it."""
+    async def _hello(self, channel: Any, registration: Registration, *, nonsense: bool = False) -> None:
+        """Raises TimeoutError when nobody takes it, or what is said then is rejected."""
         hello = Hello(
             kind=REPORTER_KIND_NODE_MANAGER,
             reporter_id=f"misfit-{next(self._numbers)}",
@@ -345,7 +371,10 @@ class People:
         async with asyncio.timeout(TIMEOUT_SEC):
             await stream.write(FaultReportRequest(hello=hello))
             answer = await stream.read()
-        if answer is grpc.aio.EOF or answer.HasField("not_leader"):
+            for report in NONSENSE if nonsense and answer is not grpc.aio.EOF else ():
+                await stream.write(report)
+                answer = await stream.read()
+        if answer is grpc.aio.EOF or answer.HasField("not_leader") or answer.HasField("rejected"):
             raise TimeoutError
 
     async def _refused(self, call: Awaitable[object], text: str) -> None:

@@ -12,7 +12,7 @@ from nodemanager.app import run_node_manager
 from nodemanager.config import CapabilityConfig, DeviceConfig, Dialect, EngineConfig, GatewayConfig, NodeManagerConfig
 from nodemanager.rpc.local import LocalNode
 from tests.simulation.loop import Process
-from tests.simulation.machine import Machine
+from tests.simulation.machine import Engine, Machine
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -41,6 +41,8 @@ class SimPod:
         self.created_at = 0.0
         self.pids: dict[int, int] = {}
         self._stop = asyncio.Event()
+        self.seconds: dict[int, Engine] = {}
+        """Headless ones."""
         self._uids = 0
         self._closed = False
 
@@ -142,6 +144,8 @@ class SimPod:
         for rank in self.ranks:
             if rank in fleet.seats:
                 fleet.end(fleet.seats[rank].engine)
+        for second in self.seconds.values():
+            fleet.end(second)
 
     def _replace(self) -> None:
         self.create()
@@ -180,7 +184,9 @@ class SimPod:
             log_dir=tempfile.gettempdir(),
             dp_size=job.dp_size,
             engines=(*(self._engine(rank) for rank in self.ranks), *(self._second(rank) for rank in self.headless)),
-            capability=CapabilityConfig(
+            capability=None
+            if job.unstated
+            else CapabilityConfig(
                 dialect=cast(Dialect, job.dialect),
                 engine_ft=True,
                 scale_down_supported=job.dialect != "vllm_0_33",
@@ -190,7 +196,7 @@ class SimPod:
                 num_redundant_experts=8 + (self.number if job.mixed else 0),
                 engine_recovery_timeout_sec=job.window,
             ),
-            gateway=GatewayConfig(dialect="sglang" if job.one_server else "auto"),
+            gateway=GatewayConfig(dialect=cast(Dialect, job.dialect) if job.one_server or job.unstated else "auto"),
             suicide=job.suicide,
             stop_grace_sec=0.5,
         )
@@ -205,4 +211,6 @@ class SimPod:
         return EngineConfig(rank=rank, port=port, command=command, pid=pid, devices=devices)
 
     def _second(self, rank: int) -> EngineConfig:
-        return EngineConfig(rank=rank, port=FIRST_ENGINE_PORT + 500 + rank, headless=True)
+        launched = self.shape.mode == "launched" and not self.shape.one_server
+        command = ("headless", str(self.job), str(self.number), str(rank)) if launched else ()
+        return EngineConfig(rank=rank, port=FIRST_ENGINE_PORT + 500 + rank, headless=True, command=command)

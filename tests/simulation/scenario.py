@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from tests.simulation.damage import DAMAGES
+from tests.simulation.troubles import ENGINE_TROUBLES, HARDWARE_FAULTS, HARMLESS
 
 Mode = Literal["launched", "adopted", "endpoint"]
 """How a NodeManager knows its engines: as its children, by their pid, or by their address alone."""
@@ -35,6 +36,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     suicide: bool = False
     gate_closed: bool = False
     mixed: bool = False
+    unstated: bool = False
     role: str = "union"
 
     @property
@@ -130,40 +132,6 @@ CORE_MOMENTS = MOMENTS[: MOMENTS.index("arrive Stop")] + MOMENTS[-7:-2]
 DIALECTS = {"vllm_v1": 92, "vllm_0_33": 5, "sglang": 3}
 """How many of a hundred jobs have which."""
 
-ENGINE_TROUBLES = (
-    "detection_delay",
-    "mask_query_fails",
-    "stale_gap",
-    "slow_check_in",
-    "vote_failure",
-    "insufficient_redundancy",
-    "drop_after_202",
-    "drop_before_reply",
-    "apply_error",
-    "wrong_id",
-    "unknown_status",
-    "schema_version",
-    "non_json",
-    "unauthorized",
-    "completions_fail",
-    "no_redundant_experts",
-)
-
-
-HARDWARE_FAULTS = (
-    "L2 {}",
-    "L2 {} 0x00F1FEF5",
-    "L3 {}",
-    "L4 {}",
-    "L4 {}",
-    "L5 {}",
-    "L5 {}",
-    "L6 {}",
-    "L6 {} 81078603",
-    "L6 {} 80E01801 PreSeparateNPU",
-)
-"""Level, which card is named, code and raw level where they are not the usual ones."""
-
 STRANGE = (
     "guard of a former leader",
     "stop of a former leader",
@@ -209,7 +177,7 @@ AGAIN = tuple(f"{method} again" for method in ("Guard", "Status", "Apply", "Fina
 """What a Controller said to a pod last arrives once more."""
 PORTLESS = "Apply without a port"
 """... or so, as that is left to the pods."""
-MISFITS = ("no job", "no ranks", "no size", "outside", "twice", "no port", "another size", "same rank")
+MISFITS = ("no job", "no ranks", "no size", "outside", "twice", "no port", "another size", "same rank", "nonsense")
 
 
 def store(file: Path, scenario: Scenario) -> None:
@@ -473,6 +441,12 @@ class _Author:
             self._moment("lag", path, value=rng.choice([0.1, 0.5, 1.0, 2.0]))
         if rng.random() < 0.1:
             self._moment("damage", str(job), text=rng.choice([*DAMAGES]))
+        if rng.random() < 0.1:
+            self._moment("hardware", f"{job}/0", text=rng.choice(HARMLESS))
+        link_down = rng.choice(["auto", "auto", "count", "ignore"])
+        self.config = msgspec.structs.replace(self.config, link_down=link_down)
+        unstated = rng.random() < 0.02
+        self.jobs = tuple(msgspec.structs.replace(each, unstated=unstated) for each in self.jobs)
 
     def _path(self, controller: int, job: int, pod: int) -> str:
         rng = self.rng

@@ -19,7 +19,7 @@ from tests.simulation.engines import Fleet, Seat
 from tests.simulation.events import Happenings
 from tests.simulation.hardware import SimAdapter
 from tests.simulation.loop import PROCESS, Process, SimLoop
-from tests.simulation.machine import Machine, ProcessTable
+from tests.simulation.machine import Engine, Machine, ProcessTable
 from tests.simulation.network import OUTSIDE, Network, Weather
 from tests.simulation.oracle import Oracle
 from tests.simulation.people import People
@@ -145,8 +145,11 @@ class World:
 
     def launch(self, command: Sequence[str]) -> int:
         """Start the engine that a NodeManager's configuration says; returns its pid."""
-        _, job, number, rank = command
+        kind, job, number, rank = command
         pod = self.pod(int(job), int(number))
+        if kind == "headless":
+            pod.seconds[int(rank)] = second = Engine(self.table, int(job), int(rank))
+            return second.root.pid
         started = pod.ranks if pod.shape.one_server else (int(rank),)
         pids = [self.fleets[int(job)].start(each, pod.machine, pod.port(each)).root.pid for each in started]
         return pids[0]

@@ -82,6 +82,10 @@ class EngineRules:
         told = {pid for pid, request in self._told if request == request_id}
         groups = [seat.rank.group for seat in seats.values() if seat.engine.root.pid in told and seat.rank]
         for rank, pid in self.facts.supervised[pod.uid].items():
+            if rank in pod.seconds:
+                if rank in retired and pod.seconds[rank].root.alive:
+                    self._break("removed ranks are ended", f"headless rank {rank} of {pod.name} still runs")
+                continue
             left = seats[rank].engine.root.alive and (own := seats[rank].rank) is not None and own.group in groups
             if pid and rank in retired and left:
                 self._break("removed ranks are ended", f"{seats[rank]} still runs")
