@@ -91,7 +91,7 @@ class Oracle:
         me, process = asyncio.current_task(), PROCESS.get()
         assert process is not None
         names = [task.get_name() for task in process.tasks if not task.done() and task is not me]
-        if left := [name for name in names if name != "console"]:  # people, who are no part of it
+        if left := [name for name in names if name != "people"]:  # who are no part of it
             self.facts.break_rule("no leak", f"{process.name} ends and leaves {left}")
 
     # --- the end ---
