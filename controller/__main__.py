@@ -63,9 +63,9 @@ def main(argv: list[str] | None = None) -> int:
 def _epoch(text: str) -> int:
     from controller.convert import MAX_EPOCH
 
-    value = int(text)
+    value = int(text) if text.isdecimal() else 0
     if not 0 < value <= MAX_EPOCH:
-        raise argparse.ArgumentTypeError(f"must be 1 to {MAX_EPOCH}, not {value}")
+        raise argparse.ArgumentTypeError(f"must be 1 to {MAX_EPOCH}, not {text}")
     return value
 
 

@@ -59,7 +59,7 @@ async def test_a_controller_behind_the_fleet_leads_only_after_an_operator_has_ra
     ("arguments", "code", "says"),
     [
         (["raise-epoch", "--above", "0"], 2, "argument --above: must be 1 to"),
-        (["raise-epoch", "--above", "many"], 2, "argument --above: invalid"),
+        (["raise-epoch", "--above", "many"], 2, "argument --above: must be 1 to"),
         (["--above", "5"], 2, "--above and --dry-run belong to raise-epoch"),
         (["raise-epoch", "--above", "5"], 2, 'store.kind: is "sqlite", which raises its epoch by itself'),
     ],
