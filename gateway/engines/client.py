@@ -3,10 +3,13 @@
 import asyncio
 import errno
 import os
+import socket
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 
 import aiohttp
+from aiohttp.abc import ResolveResult
 from yarl import URL
 
 from gateway.engines.dialect import MAX_BODY, Reply, UnreadableError
@@ -38,8 +41,9 @@ class EngineHttp:
         trace = aiohttp.TraceConfig()
         trace.on_request_headers_sent.append(_before_first_byte)
         # No limit of connections: waiting for one would look like an engine that does not answer.
-        self._kept = _session(aiohttp.TCPConnector(limit=0))
-        self._fresh = _session(aiohttp.TCPConnector(limit=0, force_close=True), trace)
+        self._names = _Names()
+        self._kept = _session(aiohttp.TCPConnector(limit=0, resolver=self._names))
+        self._fresh = _session(aiohttp.TCPConnector(limit=0, resolver=self._names, force_close=True), trace)
 
     async def get(self, url: str, timeout: float) -> Reply:
         """Read ``url`` within ``timeout`` seconds; raises UnreadableError: UNREACHABLE, PROTOCOL or LOCAL."""
@@ -50,6 +54,8 @@ class EngineHttp:
         except TimeoutError as error:
             if asyncio.get_running_loop().time() > deadline + _STALL:
                 raise UnreadableError(Problem.LOCAL, f"this process stood still while it read {url}") from error
+            if self._names.waiting[URL(url).host]:
+                raise UnreadableError(Problem.LOCAL, f"nobody says within {timeout:g} s where {url} is") from error
             raise UnreadableError(Problem.UNREACHABLE, f"no answer from {url} within {timeout:g} s") from error
         except Exception as error:  # the boundary of a reading: whatever happens, it is told as a problem
             raise UnreadableError(_problem(error), _text(url, error)) from error
@@ -100,6 +106,23 @@ class EngineHttp:
             method, url, data=body, headers=headers, allow_redirects=False, trace_request_ctx=sending
         ) as response:
             return Reply(response.status, await _body(response))
+
+
+class _Names(aiohttp.ThreadedResolver):
+    """Knows which hosts are being looked up; that goes on when nobody waits for it any more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: Counter[str | None] = Counter()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        self.waiting[host] += 1
+        try:
+            return await super().resolve(host, port, family)
+        finally:
+            self.waiting[host] -= 1
 
 
 class _Sending:

@@ -120,6 +120,22 @@ class TestGet:
     async def test_an_unknown_name_is_our_problem(self, http: EngineHttp) -> None:
         assert (await problem_of(http, "http://no-such-engine.invalid:1/x"))[0] is Problem.LOCAL
 
+    async def test_a_name_that_nobody_resolves_in_time_is_our_problem(
+        self, http: EngineHttp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The engine has not even been asked."""
+
+        async def hang(*_: object, **__: object) -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", hang)
+        for _ in range(2):
+            problem, detail = await problem_of(http, "http://engine.example:1/x", 0.05)
+            assert problem is Problem.LOCAL
+            assert "engine.example" in detail
+        async with raw_server(silence) as server:
+            assert (await problem_of(http, f"{server.url}/x", 0.05))[0] is Problem.UNREACHABLE
+
     async def test_an_engine_that_does_not_speak_tls_is_our_problem(self, http: EngineHttp) -> None:
         async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read(1)
