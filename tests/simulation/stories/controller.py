@@ -146,6 +146,12 @@ STORIES: dict[str, Story] = {
         config=Config(store_lease=4.0),
         calm_at=20.0,
     ),
+    "a pod of another size": story(
+        "a pod with another size FAILED_PRECONDITION",
+        Event(8.0, "strange", "0/0", text="another size"),
+        job=SMALL,
+        calm_at=12.0,
+    ),
     "a pod talks nonsense": story(
         "heartbeat of pod misfit names ranks", Event(8.0, "strange", "0/0", text="nonsense"), job=SMALL, calm_at=12.0
     ),

@@ -15,9 +15,19 @@ STORIES: dict[str, Story] = {
     # --- orders that are not those of the plan ---
     "an order removes others than the plan": _said("removes others", "must name the removed ranks"),
     "a retry moves the store": _said("retry that moves the store", "retry removes no rank and moves no store"),
+    "an order removes nobody": _said("removes nobody", "at least one rank, ascending, each once"),
+    "an order tells whom it removes": _said("removes whom it tells", "only survivors receive apply"),
+    "an order names no master": _said("names no master", "address of the lowest survivor is missing"),
+    "a guard with another plan": _said("made-up plan", "is not the hash of the plan that was sent"),
     "an order of another generation": _said("apply in another generation", "call Guard again"),
     "an abort retires": _said("abort that retires", "an abort retires nothing"),
     "a survivor is retired": _said("commit of a survivor", "the plan does not remove ranks"),
+    "a leader that was": story(
+        "only the present leader may act", DEATH, Event(20.0, "strange", "0/1", text="guard of a former leader")
+    ),
+    "a guard of a transaction that has ended": story(
+        "has ended here; a transaction has one id", DEATH, Event(20.0, "strange", "0/1", text="guard that is late")
+    ),
     "a generation that is over": story(
         "of instance 1 is over", DEATH, Event(20.0, "strange", "0/1", text="guard of a former generation")
     ),
