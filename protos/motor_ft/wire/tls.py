@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 
 import grpc
 import msgspec
+from cryptography import x509
 
-from motor_ft.wire.certificate import not_after
 from motor_ft.wire.config import ConfigError, check
 from motor_ft.wire.log import get_logger
 
@@ -72,10 +72,13 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def not_after(self) -> float:
         """End of the own certificate as its file is now, seconds since the epoch: infinite without one, NaN for another
         file than one."""
+        if not self.cert_file:
+            return math.inf
         try:
-            return not_after(Path(self.cert_file).read_text()) if self.cert_file else math.inf
+            certificate = x509.load_pem_x509_certificate(Path(self.cert_file).read_bytes())
         except (OSError, ValueError):
             return math.nan
+        return certificate.not_valid_after_utc.timestamp()
 
     def identity(self) -> grpc.ChannelCredentials:
         """What a client shows and whom it believes now. Raises ConfigError for files that cannot be used."""
